@@ -1,0 +1,1 @@
+"""REST: routes, problem+json, metrics. Must not import `api.rpc`."""

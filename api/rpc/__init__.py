@@ -1,0 +1,1 @@
+"""gRPC: servicer, interceptors, conversion. Must not import `api.http`."""

@@ -1,0 +1,95 @@
+"""What the domain refuses, without a word of HTTP or gRPC: `api.status` gives each its codes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Problem(BaseModel):
+    """One thing wrong with a request: where (JSON pointer), what, and what would do."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pointer: str
+    code: str
+    detail: str
+    given: Any = None
+    allowed: list[Any] | None = None
+    suggestion: str | None = None
+
+
+class JobsError(Exception):
+    """A request that the domain refuses."""
+
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.problems = list(problems)
+
+
+class JobNotFound(JobsError):
+    """No such job, or not yours."""
+
+    code = "not_found"
+
+
+class IllegalTransition(JobsError):
+    """The job's state does not allow it."""
+
+    code = "illegal_transition"
+
+    def __init__(self, message: str, *, state: str, allowed_actions: Sequence[str]) -> None:
+        super().__init__(message)
+        self.state = state
+        self.allowed_actions = list(allowed_actions)
+
+
+class InvalidSpec(JobsError):
+    """The spec is not one we can run; `problems` holds every reason."""
+
+    code = "invalid_spec"
+
+
+class InvalidArgument(JobsError):
+    """A parameter of a request is not usable."""
+
+    code = "invalid_argument"
+
+
+class IdempotencyConflict(JobsError):
+    """The same idempotency key came with another spec."""
+
+    code = "idempotency_conflict"
+
+
+class Unauthenticated(JobsError):
+    """No usable API key."""
+
+    code = "unauthenticated"
+
+
+class QuotaExceeded(JobsError):
+    """Too many jobs of this owner."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, message: str, *, retry_after_seconds: int = 30) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Unavailable(JobsError):
+    """The database cannot be reached."""
+
+    code = "unavailable"
+
+
+class LeaseLost(JobsError):
+    """Another attempt owns the job now: stop, and write nothing more."""
+
+    code = "lease_lost"

@@ -1,0 +1,50 @@
+"""The life of a job: states, what moves between them, and nothing else."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """Stored state of a job. Wishes (cancel) are timestamps, not states."""
+
+    QUEUED = "queued"
+    """Accepted and durable; waits for a worker."""
+    RUNNING = "running"
+    """A worker holds the lease."""
+    PAUSED = "paused"
+    """Stopped at a checkpoint until resumed."""
+    SUCCEEDED = "succeeded"
+    """Ended well; checkpoints are ready."""
+    FAILED = "failed"
+    """Ended with an error; `error` says why."""
+    CANCELLED = "cancelled"
+    """Ended because somebody asked."""
+
+
+class Move(StrEnum):
+    """What changes a state; also the type of the event that records it."""
+
+    SUBMIT = "submitted"
+    CLAIM = "claimed"
+    SUCCEED = "succeeded"
+    FAIL = "failed"
+    CANCEL = "cancelled"
+    REQUEUE = "requeued"
+
+
+TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+TRANSITIONS: dict[Move, tuple[frozenset[JobState], JobState]] = {
+    Move.CLAIM: (frozenset({JobState.QUEUED}), JobState.RUNNING),
+    Move.SUCCEED: (frozenset({JobState.RUNNING}), JobState.SUCCEEDED),
+    Move.FAIL: (frozenset({JobState.QUEUED, JobState.RUNNING}), JobState.FAILED),
+    Move.CANCEL: (frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED}), JobState.CANCELLED),
+    Move.REQUEUE: (frozenset({JobState.RUNNING}), JobState.QUEUED),
+}
+"""For each move: the states it may start from, and the state it leads to."""
+
+
+def allowed_actions(state: JobState) -> list[str]:
+    """Verbs a client may use on a job in this state."""
+    return [] if state in TERMINAL else ["cancel"]

@@ -1,0 +1,140 @@
+"""What leaves the domain: frozen values that REST, gRPC and the client share. Times are UTC."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from jobs.states import JobState
+
+T = TypeVar("T")
+
+
+class View(BaseModel):
+    """A value for clients; unknown fields of a newer service are ignored by an older client."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Page(View, Generic[T]):
+    """One page of a list, and the token of the next (None on the last)."""
+
+    items: list[T]
+    next_page_token: str | None = None
+
+
+class Progress(View):
+    """How far a run is."""
+
+    step: int
+    steps_total: int
+    percent: float
+    eta_seconds: float | None = None
+
+
+class JobError(View):
+    """Why a job, or its last attempt, failed."""
+
+    code: str
+    category: str
+    message: str
+    suggestion: str = ""
+    phase: str | None = None
+    step: int | None = None
+    attempt: int
+    exit_code: int | None = None
+    signal: str | None = None
+    log_tail: str = ""
+
+
+class Queue(View):
+    """Where a queued job stands."""
+
+    position: int
+    reason: str
+
+
+class JobView(View):
+    """A job as its owner sees it."""
+
+    id: str
+    name: str
+    state: JobState
+    phase: str | None
+    done: bool
+    allowed_actions: list[str]
+    spec: dict[str, Any]
+    spec_hash: str
+    labels: dict[str, str]
+    attempt: int
+    max_attempts: int
+    progress: Progress
+    latest_metrics: dict[str, float]
+    stop_reason: str | None
+    error: JobError | None
+    last_checkpoint_step: int | None
+    create_time: datetime
+    start_time: datetime | None
+    end_time: datetime | None
+    update_time: datetime
+    cancel_request_time: datetime | None
+    queue: Queue | None
+    etag: str
+    links: dict[str, str]
+
+
+class JobEventView(View):
+    """One thing that happened to a job; `seq` counts from 1 within the job, without gaps."""
+
+    seq: int
+    time: datetime
+    type: str
+    state: JobState
+    attempt: int
+    message: str
+    data: dict[str, Any]
+
+
+class MetricsView(View):
+    """Metrics of a job as columns: `series[key][i]` belongs to `steps[i]`; None where a key was not reported."""
+
+    job_id: str
+    steps: list[int]
+    times: list[datetime]
+    series: dict[str, list[float | None]]
+    downsampled: bool
+
+
+class SampleView(View):
+    """One stored response."""
+
+    step: int
+    index: int
+    prompt: str
+    response: str
+    score: float
+    components: dict[str, float]
+    kl: float | None
+    response_tokens: int
+    finished: bool
+
+
+class CheckpointView(View):
+    """A checkpoint that can be downloaded."""
+
+    step: int
+    attempt: int
+    size_bytes: int
+    sha256: str
+    create_time: datetime
+    links: dict[str, str]
+
+
+class LogsView(View):
+    """The end of an attempt's log."""
+
+    attempt: int
+    lines: list[str]
+    truncated: bool

@@ -1,0 +1,111 @@
+"""Errors of a run: a stable code, a category that says whose move it is, whether a retry can help, and advice."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Category(StrEnum):
+    """Whose move it is."""
+
+    USER = "user"
+    """The spec asks for something impossible."""
+    DATA = "data"
+    """A prompt set cannot be used."""
+    REWARD = "reward"
+    """A reward component misbehaved."""
+    CONFIG = "config"
+    """The numbers diverged: change a hyperparameter."""
+    CAPACITY = "capacity"
+    """The machine is too small."""
+    INFRA = "infra"
+    """Something beneath the run failed; it is tried again."""
+    INTERNAL = "internal"
+    """A defect of this software."""
+
+
+class EngineError(Exception):
+    """The run cannot go on."""
+
+    code: ClassVar[str] = "internal"
+    category: ClassVar[Category] = Category.INTERNAL
+    retryable: ClassVar[bool] = False
+    suggestion: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, suggestion: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = self.suggestion if suggestion is None else suggestion
+
+
+class InvalidConfig(EngineError):
+    """The spec breaks a rule."""
+
+    code = "invalid_config"
+    category = Category.USER
+    suggestion = "Correct the spec and submit again."
+
+
+class ModelUnavailable(EngineError):
+    """A model cannot be found or loaded."""
+
+    code = "model_unavailable"
+    category = Category.USER
+    suggestion = "Check the path or hub id; weights must be safetensors and the architecture known to transformers."
+
+
+class PromptsUnusable(EngineError):
+    """No usable prompt."""
+
+    code = "prompts_unusable"
+    category = Category.DATA
+    suggestion = "Check the file, the field's name and prompts.max_tokens."
+
+
+class RewardFailed(EngineError):
+    """A reward component returned the wrong count, a wrong shape or a non-finite score."""
+
+    code = "reward_failed"
+    category = Category.REWARD
+    suggestion = "Fix the named reward component; scores must be one finite number per response."
+
+
+class NonFinite(EngineError):
+    """A loss, score, advantage or gradient is not finite; the weights were left as they were."""
+
+    code = "non_finite"
+    category = Category.CONFIG
+    suggestion = "Lower optimizer.learning_rate, set optimizer.max_grad_norm, or check the reward's range."
+
+
+class CheckpointCorrupt(EngineError):
+    """A checkpoint does not match its manifest or this run."""
+
+    code = "checkpoint_corrupt"
+    category = Category.INFRA
+    retryable = True
+
+
+class DiskFull(EngineError):
+    """No space for a checkpoint."""
+
+    code = "disk_full"
+    category = Category.CAPACITY
+    suggestion = "Free space in the run directory, or lower checkpoint.keep_last."
+
+
+class OutOfMemory(EngineError):
+    """The device's memory is exhausted."""
+
+    code = "out_of_memory"
+    category = Category.CAPACITY
+    suggestion = "Lower ppo.microbatch_size (changes no number), generation.max_new_tokens or ppo.batch_size."
+
+
+class DeviceUnavailable(EngineError):
+    """The wanted device is not here."""
+
+    code = "device_unavailable"
+    category = Category.CAPACITY
+    suggestion = "Use resources.device `auto`, or a queue whose workers have the device."

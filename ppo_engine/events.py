@@ -1,0 +1,122 @@
+"""What the engine says on its pipe: one JSON object per line, each with its type in `event`.
+
+The engine writes them on file descriptor 1 and nothing else does; logs go to standard error.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from ppo_engine.errors import Category
+
+
+class Phase(StrEnum):
+    """Where in its work a run is."""
+
+    LOADING = "loading"
+    ROLLOUT = "rollout"
+    OPTIMISE = "optimise"
+    CHECKPOINT = "checkpoint"
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Started(_Event):
+    """Models are loaded; training begins after `step` (0, or the step of the checkpoint resumed from)."""
+
+    event: Literal["started"] = "started"
+    step: int
+    steps_total: int
+    device: str
+    precision: str
+    parameters: int
+    trainable_parameters: int
+    prompts: int
+    prompts_left_out: int = 0
+    resumed_from: str | None = None
+
+
+class PhaseEntered(_Event):
+    """The run entered a phase."""
+
+    event: Literal["phase"] = "phase"
+    phase: Phase
+    step: int
+
+
+class Sample(_Event):
+    """One response of a step, with its score."""
+
+    prompt: str
+    response: str
+    score: float
+    components: dict[str, float]
+    kl: float | None = None
+    response_tokens: int
+    finished: bool
+    """Ended with an end-of-text token, not by length."""
+
+
+class StepDone(_Event):
+    """A step ended: its scalar statistics by key of `ppo_engine.stats`, and some samples."""
+
+    event: Literal["step"] = "step"
+    step: int
+    scalars: dict[str, float]
+    samples: list[Sample] = []
+
+
+class CheckpointSaved(_Event):
+    """A checkpoint is durable on disk; nobody else has seen it yet."""
+
+    event: Literal["checkpoint"] = "checkpoint"
+    step: int
+    path: str
+    """Folder, relative to the run directory."""
+    size_bytes: int
+    sha256: str
+    """Digest of the manifest, which holds the digests of all files."""
+
+
+class Outcome(StrEnum):
+    """How a run that did not fail ended."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    """Asked to stop: the last step is checkpointed."""
+
+
+class Finished(_Event):
+    """The run ended without an error."""
+
+    event: Literal["finished"] = "finished"
+    outcome: Outcome
+    step: int
+
+
+class Failed(_Event):
+    """The run ended with an error."""
+
+    event: Literal["failed"] = "failed"
+    code: str
+    category: Category
+    message: str
+    retryable: bool
+    suggestion: str = ""
+    phase: Phase | None = None
+    step: int
+
+
+Event = Annotated[Started | PhaseEntered | StepDone | CheckpointSaved | Finished | Failed, Field(discriminator="event")]
+
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def parse(line: str | bytes) -> Event:
+    """Parse one line of the pipe; raises pydantic.ValidationError on anything else."""
+    return _ADAPTER.validate_json(line)

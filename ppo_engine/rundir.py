@@ -1,0 +1,66 @@
+"""The files of one run, and where they are. The engine writes them; the service reads them.
+
+spec.json                          the resolved spec
+engine-<attempt>.log               standard error of one attempt
+samples.jsonl                      one line per stored response
+tensorboard/                       event files
+checkpoints/step-00000010-3/       step 10, written by attempt 3
+    manifest.json                  sizes and sha256 of all files
+    model/                         the policy: a Hugging Face folder with its tokenizer
+    value.safetensors  optimizer.safetensors  rng.safetensors  state.json
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_CHECKPOINT = re.compile(r"^step-(\d{8})-(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Paths under the folder of one run."""
+
+    root: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.root / "spec.json"
+
+    @property
+    def samples(self) -> Path:
+        return self.root / "samples.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def log(self, attempt: int) -> Path:
+        """Standard error of one attempt."""
+        return self.root / f"engine-{attempt}.log"
+
+    def checkpoint(self, step: int, attempt: int) -> Path:
+        """The final folder of a checkpoint."""
+        return self.checkpoints / f"step-{step:08d}-{attempt}"
+
+    def saved_checkpoints(self) -> list[Path]:
+        """Folders with a checkpoint's name, newest first: higher step, then higher attempt."""
+        if not self.checkpoints.is_dir():
+            return []
+        found = [(match, path) for path in self.checkpoints.iterdir() if (match := _CHECKPOINT.match(path.name))]
+        found.sort(key=lambda pair: (int(pair[0][1]), int(pair[0][2])), reverse=True)
+        return [path for _, path in found]
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step in a checkpoint folder's name."""
+    match = _CHECKPOINT.match(path.name)
+    if match is None:
+        raise ValueError(f"not a checkpoint folder: {path.name}")
+    return int(match[1])
