@@ -1,0 +1,69 @@
+"""Every import is a dependency that pyproject.toml declares for the room that imports it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from tests.support.architecture import imports
+from tests.support.source_tree import ROOMS, ROOT, Source, sources
+
+OWN = {*ROOMS, "migrations", "tests", "examples", "benchmarks", "deploy", "docs"}
+EXTRAS = {
+    "ppo_client": ("report",),
+    "jobs": ("domain",),
+    "migrations": ("domain",),
+    "api": ("api",),
+    "worker": ("worker",),
+    "ppo_engine": ("engine",),
+    "examples": ("all",),
+    "benchmarks": ("dev",),
+    "deploy": ("dev",),
+    "docs": ("dev",),
+    "tests": ("dev",),
+}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def normal(requirement: str) -> str:
+    """`Psycopg[binary]>=3` is `psycopg`."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~; ]", requirement, maxsplit=1)[0]).lower()
+
+
+def declared(extras: tuple[str, ...]) -> set[str]:
+    """Distributions of the base install and of some extras, followed through `ppo-service[…]`."""
+    found = {normal(requirement) for requirement in PROJECT["dependencies"]}
+    for extra in extras:
+        for requirement in PROJECT["optional-dependencies"][extra]:
+            inner = re.match(r"ppo-service\[(.+)\]", requirement)
+            found |= declared(tuple(inner[1].split(","))) if inner else {normal(requirement)}
+    return found
+
+
+def undeclared(source: Source) -> list[str]:
+    allowed, owners = declared(EXTRAS[source.room]), packages_distributions()
+    outside = {module.split(".")[0] for _, module in imports(source.tree)} - OWN - sys.stdlib_module_names
+    return [name for name in sorted(outside) if not {normal(owner) for owner in owners.get(name, [])} & allowed]
+
+
+@pytest.mark.parametrize("room", EXTRAS)
+def test_imports_are_declared(room):
+    missing = {source.path: names for source in sources([room]) if (names := undeclared(source))}
+    assert missing == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("jobs/x.py", "import celery"), ("api/x.py", "import torch"), ("worker/x.py", "import nowhere_to_be_found")],
+)
+def test_an_undeclared_import_is_noticed(path, text):
+    assert undeclared(Source(path, text))
+
+
+def test_every_declared_package_is_locked():
+    locked = {normal(line) for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line[:1].isalnum()}
+    assert declared(("dev",)) - locked == set()

@@ -1,0 +1,77 @@
+"""The arrows between rooms: import-linter's contracts, and what importing a room really loads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+from tests.support.source_tree import FACE, ROOT, sources
+
+HEAVY = ("torch", "transformers", "accelerate", "numpy")
+LISTING = "import sys, importlib; [importlib.import_module(m) for m in sys.argv[1:]]; print('\\n'.join(sys.modules))"
+
+
+def modules_of(*rooms: str) -> list[str]:
+    """Importable modules; `__main__` runs its program."""
+    paths = [source.path.removesuffix(".py").removesuffix("/__init__") for source in sources(rooms)]
+    return [path.replace("/", ".") for path in paths if not path.endswith("__main__")]
+
+
+def loaded_by(modules: list[str]) -> set[str]:
+    """Names in sys.modules of a fresh interpreter that imported `modules`."""
+    command = [sys.executable, "-c", LISTING, *modules]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ, check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_contracts_hold(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    status = lint_imports(config_filenames=("pyproject.toml",), no_cache=True)
+    assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def test_contracts_notice_a_planted_import(tmp_path, monkeypatch):
+    """The domain contract of pyproject.toml, on a package of the same names with one forbidden import."""
+    for room in ("api", "worker", "ppo_client", "jobs", "ppo_engine"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").write_text("")
+    (tmp_path / "jobs" / "service.py").write_text("import celery\n")
+    contract = (
+        '[tool.importlinter]\nroot_packages = ["jobs"]\ninclude_external_packages = true\n'
+        '[[tool.importlinter.contracts]]\nname = "domain"\ntype = "forbidden"\n'
+        'source_modules = ["jobs"]\nforbidden_modules = ["celery"]\n'
+    )
+    (tmp_path / "pyproject.toml").write_text(contract)
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports as l; raise SystemExit(l(no_cache=True))"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != EXIT_STATUS_SUCCESS
+    assert "jobs.service -> celery" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        (modules_of("api"), (*HEAVY, "celery", "kombu", "redis")),
+        (modules_of("worker"), (*HEAVY, "fastapi", "grpc")),
+        (modules_of("jobs"), (*HEAVY, "fastapi", "grpc", "celery", "httpx", "prometheus_client")),
+        (modules_of("ppo_client"), (*HEAVY, "sqlalchemy", "fastapi", "grpc", "celery")),
+        ([f"ppo_engine.{name}" for name in sorted(FACE)], (*HEAVY, "sqlalchemy", "celery")),
+    ],
+    ids=["api", "worker", "jobs", "ppo_client", "face"],
+)
+@pytest.mark.slow
+def test_importing_a_room_loads_nothing_behind_a_wall(modules, absent):
+    assert modules
+    assert all(find_spec(name) for name in absent), "a package that is not installed proves nothing"
+    assert loaded_by(modules) & set(absent) == set()
