@@ -1,0 +1,179 @@
+"""The prompts of a run: read once, checked line by line, and drawn without end in a resumable order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppo_engine.config import PromptFile, PromptsConfig
+from ppo_engine.errors import CheckpointCorrupt, InvalidConfig, PromptsUnusable
+from ppo_engine.sources import SourceError, resolve
+
+MAX_FILE_BYTES = 256 * 1024 * 1024
+MAX_PROMPT_CHARACTERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt: its place in the set, its text and its token ids."""
+
+    index: int
+    text: str
+    ids: tuple[int, ...]
+
+
+def load_prompts(config: PromptsConfig, roots: Sequence[Path]) -> list[str]:
+    """Return the prompts of a spec; a file resolves under `roots`.
+
+    Raises:
+        PromptsUnusable: the file is missing, too large, not UTF-8 or has no prompt, or one of its lines is wrong.
+    """
+    if config.file is None:
+        return list(config.inline or [])
+    path = _locate(config.file, roots)
+    texts = list(_texts(path, config.file))
+    if not texts:
+        raise PromptsUnusable(f"`{config.file.path}` has no prompt")
+    return texts
+
+
+def _locate(file: PromptFile, roots: Sequence[Path]) -> Path:
+    try:
+        path = resolve(file.path, roots)
+    except SourceError as error:
+        raise PromptsUnusable(str(error)) from error
+    if path.suffix not in {".jsonl", ".txt"}:
+        raise PromptsUnusable(f"`{file.path}` is neither .jsonl nor .txt")
+    if not path.is_file():
+        raise PromptsUnusable(f"`{file.path}` is not a file")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise PromptsUnusable(f"`{file.path}` is larger than {MAX_FILE_BYTES} bytes")
+    return path
+
+
+def _texts(path: Path, file: PromptFile) -> Iterator[str]:
+    """The prompt of every line that is not blank."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                if text.strip():
+                    yield _checked(_field(text, file.field) if path.suffix == ".jsonl" else text)
+            except ValueError as error:
+                raise PromptsUnusable(f"`{file.path}` line {number}: {_reason(error)}") from error
+
+
+def _field(line: str, field: str) -> str:
+    try:
+        record: Any = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    if field not in record:
+        raise ValueError(f"no field `{field}`")
+    text = record[field]
+    if not isinstance(text, str):
+        raise ValueError(f"field `{field}` is not a string")
+    if not text.strip():
+        raise ValueError(f"field `{field}` is empty")
+    return text
+
+
+def _checked(text: str) -> str:
+    if len(text) > MAX_PROMPT_CHARACTERS:
+        raise ValueError(f"longer than {MAX_PROMPT_CHARACTERS} characters")
+    text.encode()  # JSON can spell half of a surrogate pair, which no tokenizer takes
+    return text
+
+
+def _reason(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at column {error.colno}"
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    if isinstance(error, UnicodeEncodeError):
+        return "half of a surrogate pair"
+    return str(error)
+
+
+class PromptSource:
+    """Draws prompts pass after pass over the set, each pass in a new order if `shuffle`.
+
+    Raises:
+        PromptsUnusable: no prompt has between 1 and `max_tokens` tokens.
+    """
+
+    def __init__(
+        self, texts: Sequence[str], tokenizer: Any, *, max_tokens: int | None, shuffle: bool, seed: int
+    ) -> None:
+        self._prompts = _tokenize(texts, tokenizer, max_tokens)
+        self.left_out = len(texts) - len(self._prompts)
+        """Prompts that are longer than `max_tokens`, or have no token at all."""
+        if not self._prompts:
+            raise PromptsUnusable(f"none of the {len(texts)} prompts has between 1 and {max_tokens} tokens")
+        self._shuffle, self._seed = shuffle, seed
+        self._pass, self._position = 0, 0
+        self._order = self._order_of(0)
+        self._fingerprint = _fingerprint(self._prompts, shuffle=shuffle, seed=seed)
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def draw(self, count: int) -> list[Prompt]:
+        """Return the next `count` prompts; every pass gives each prompt once."""
+        drawn = []
+        for _ in range(count):
+            if self._position == len(self._order):
+                self._enter(self._pass + 1, 0)
+            drawn.append(self._prompts[self._order[self._position]])
+            self._position += 1
+        return drawn
+
+    def state_dict(self) -> dict[str, int | str]:
+        """The place in the order, and a digest of all that the order depends on."""
+        return {"pass": self._pass, "position": self._position, "fingerprint": self._fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, int | str]) -> None:
+        """Continue where `state` was taken.
+
+        Raises:
+            CheckpointCorrupt: not a state of a prompt source.
+            InvalidConfig: taken over other prompts, or another seed.
+        """
+        if state.get("fingerprint") != self._fingerprint:
+            raise InvalidConfig("the prompts or the seed are not those that this run began with")
+        number, position = state.get("pass"), state.get("position")
+        if not isinstance(number, int) or not isinstance(position, int):
+            raise CheckpointCorrupt("the prompt cursor has no place")
+        if number < 0 or not 0 <= position <= len(self):
+            raise CheckpointCorrupt(f"the prompt cursor is out of range: pass {number}, position {position}")
+        self._enter(number, position)
+
+    def _enter(self, number: int, position: int) -> None:
+        self._pass, self._position, self._order = number, position, self._order_of(number)
+
+    def _order_of(self, number: int) -> list[int]:
+        if not self._shuffle:
+            return list(range(len(self._prompts)))
+        shuffled: list[int] = np.random.default_rng((self._seed, number)).permutation(len(self._prompts)).tolist()
+        return shuffled
+
+
+def _tokenize(texts: Sequence[str], tokenizer: Any, max_tokens: int | None) -> list[Prompt]:
+    ids = tokenizer(list(texts), return_attention_mask=False, return_token_type_ids=False)["input_ids"]
+    prompts = [Prompt(index, text, tuple(row)) for index, (text, row) in enumerate(zip(texts, ids, strict=True))]
+    return [prompt for prompt in prompts if prompt.ids and (max_tokens is None or len(prompt.ids) <= max_tokens)]
+
+
+def _fingerprint(prompts: Sequence[Prompt], *, shuffle: bool, seed: int) -> str:
+    digest = hashlib.sha256(json.dumps([shuffle, seed]).encode())
+    for prompt in prompts:
+        digest.update(json.dumps([prompt.index, prompt.text, prompt.ids]).encode())
+    return digest.hexdigest()

@@ -1,0 +1,129 @@
+"""A sequence classifier with one label as a reward: its logit is the score."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from ppo_engine.config import ModelReward, ModelSource
+from ppo_engine.errors import ModelUnavailable, RewardFailed
+from ppo_engine.rewards.scorer import RewardFn
+from ppo_engine.sources import SourceError, resolve
+
+_LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError)
+
+
+class SequenceClassifierReward:
+    """Scores texts with a classifier; loaded by `load_reward_model`."""
+
+    def __init__(self, model: Any, tokenizer: Any, spec: ModelReward, device: torch.device) -> None:
+        self._model = model.to(device).eval()
+        self._tokenizer = tokenizer
+        self._include_prompt = spec.include_prompt
+        self._batch_size = spec.batch_size
+        self._max_tokens = min(spec.max_tokens, tokenizer.model_max_length, _positions(model))
+        self._device = device
+        # Generic tokenizers also return token_type_ids, which decoders do not take.
+        self._accepted = set(inspect.signature(model.forward).parameters)
+
+    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
+        """Return one logit per response."""
+        pairs = zip(prompts, responses, strict=True)
+        texts = [prompt + response if self._include_prompt else response for prompt, response in pairs]
+        # Texts of like length share a batch, so that little of it is padding.
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+        scores = [0.0] * len(texts)
+        for start in range(0, len(order), self._batch_size):
+            chosen = order[start : start + self._batch_size]
+            for index, score in zip(chosen, self._score([texts[index] for index in chosen]), strict=True):
+                scores[index] = score
+        return scores
+
+    @torch.no_grad()
+    def _score(self, texts: list[str]) -> list[float]:
+        blank = self._tokenizer.eos_token or self._tokenizer.pad_token  # a text of no token has no position to score
+        encoded = self._tokenizer(
+            [text or blank for text in texts],
+            padding=True,
+            truncation=True,
+            max_length=self._max_tokens,
+            return_tensors="pt",
+        )
+        inputs = {name: tensor.to(self._device) for name, tensor in encoded.items() if name in self._accepted}
+        logits: torch.Tensor = self._model(**inputs).logits
+        if logits.shape != (len(texts), 1):
+            raise RewardFailed(f"the model returned logits of shape {list(logits.shape)} for {len(texts)} texts")
+        return [float(logit) for logit in logits[:, 0].float().cpu()]
+
+
+def load_reward_model(spec: ModelReward, roots: Sequence[Path], device: torch.device) -> RewardFn:
+    """Load the classifier and its own tokenizer; only safetensors weights, never code from the model's folder.
+
+    Raises:
+        ModelUnavailable: not found, not loadable, or its scoring head was never trained.
+        RewardFailed: it has another number of labels than one.
+    """
+    name, options = _locate(spec.source, roots)
+    try:
+        config = AutoConfig.from_pretrained(name, **options)
+        _check_labels(name, config.num_labels)
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
+            name, **options, dtype=_dtype(device), use_safetensors=True, output_loading_info=True
+        )
+    except _LOAD_ERRORS as error:
+        raise ModelUnavailable(f"reward model `{_label(spec.source)}` cannot be loaded: {error}") from error
+    if loading["missing_keys"]:
+        missing = ", ".join(sorted(loading["missing_keys"]))
+        raise ModelUnavailable(f"reward model `{_label(spec.source)}` lacks weights: {missing}")
+    _set_padding(model, tokenizer, _label(spec.source))
+    return SequenceClassifierReward(model, tokenizer, spec, device)
+
+
+def _locate(source: ModelSource, roots: Sequence[Path]) -> tuple[str, dict[str, Any]]:
+    """Name and options for from_pretrained."""
+    if source.path is None:
+        return str(source.hub), {"revision": source.revision or "main", "trust_remote_code": False}
+    try:
+        folder = resolve(source.path, roots)
+    except SourceError as error:
+        raise ModelUnavailable(f"reward model: {error}") from error
+    return str(folder), {"local_files_only": True, "trust_remote_code": False}
+
+
+def _label(source: ModelSource) -> str:
+    return source.path or source.hub or ""
+
+
+def _check_labels(name: str, num_labels: int) -> None:
+    if num_labels != 1:
+        raise RewardFailed(
+            f"reward model `{Path(name).name}` has {num_labels} labels; a reward is one number, so it needs exactly 1"
+        )
+
+
+def _dtype(device: torch.device) -> torch.dtype | str:
+    """The weights' own type on a GPU; float32 on a CPU, where half precision is slow or missing."""
+    return torch.float32 if device.type == "cpu" else "auto"
+
+
+def _positions(model: Any) -> int:
+    """Longest input in tokens, where the architecture has a limit."""
+    return int(getattr(model.config, "max_position_embeddings", None) or 1_000_000)
+
+
+def _set_padding(model: Any, tokenizer: Any, label: str) -> None:
+    """Pad on the right, which moves no position; cut on the left, because the end of a text decides."""
+    tokenizer.padding_side, tokenizer.truncation_side = "right", "left"
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ModelUnavailable(f"the tokenizer of reward model `{label}` has neither a pad nor an end token")
+        tokenizer.pad_token = tokenizer.eos_token
+    if model.config.pad_token_id is None:  # decoders find the last token of a text by it
+        model.config.pad_token_id = tokenizer.pad_token_id

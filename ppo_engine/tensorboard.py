@@ -1,0 +1,72 @@
+"""One run's statistics as a TensorBoard directory, under exactly the keys of `ppo_engine.stats`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+
+from ppo_engine.events import Sample
+from ppo_engine.stats import StepStats
+
+SAMPLES_TAG = "samples"
+
+_MARKDOWN = re.compile(r"[^\w\s]|_")
+
+
+class TensorBoardWriter:
+    """Writes event files to `folder`.
+
+    `purge_step` is the first step that will be written again after a resume: TensorBoard then drops what an earlier
+    attempt wrote from that step on.
+    """
+
+    def __init__(self, folder: Path, purge_step: int | None) -> None:
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+
+    def write(self, stats: StepStats, samples: Sequence[Sample]) -> None:
+        """Write one step: scalars, histograms, and samples as a Markdown table; on disk when this returns."""
+        for key, value in stats.scalars.items():
+            self._writer.add_scalar(key, value, stats.step)
+        for key, values in stats.histograms.items():
+            finite = np.asarray(values, dtype=np.float64)
+            finite = finite[np.isfinite(finite)]
+            if finite.size:  # a histogram of nothing cannot be written
+                self._writer.add_histogram(key, finite, stats.step)
+        if samples:
+            self._writer.add_text(SAMPLES_TAG, samples_table(samples), stats.step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file; nothing can be written afterwards."""
+        self._writer.close()
+
+
+def samples_table(samples: Sequence[Sample]) -> str:
+    """A Markdown table with one row per sample; texts are shown literally, whatever they contain."""
+    names = list(samples[0].components)
+    header = ["prompt", "response", "score", *map(_literal, names), "KL", "tokens", "finished"]
+    rows = [_row(sample, names) for sample in samples]
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _row(sample: Sample, names: Sequence[str]) -> list[str]:
+    numbers = [sample.score, *(sample.components[name] for name in names)]
+    return [
+        _literal(sample.prompt),
+        _literal(sample.response),
+        *(f"{number:.4g}" for number in numbers),
+        "" if sample.kl is None else f"{sample.kl:.4g}",
+        str(sample.response_tokens),
+        "yes" if sample.finished else "no",
+    ]
+
+
+def _literal(text: str) -> str:
+    """Every punctuation mark as a character reference, so that neither Markdown nor HTML sees any."""
+    escaped = _MARKDOWN.sub(lambda match: f"&#{ord(match[0])};", text)
+    return escaped.replace("\r\n", "\n").replace("\r", "\n").replace("\n", "<br>")
