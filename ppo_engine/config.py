@@ -47,7 +47,7 @@ class ModelSource(OneOf):
         None,
         min_length=1,
         max_length=4096,
-        description="Folder with config.json, tokenizer and safetensors weights, under one of the operator's model roots.",
+        description="Folder with config.json, tokenizer and safetensors weights, under one of the model roots.",
     )
     hub: str | None = Field(
         None,

@@ -1,0 +1,85 @@
+"""The machine: device, precision, threads, memory and random states. Torch's process group is accelerate's."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from ppo_engine.config import Device, Precision, ResourcesConfig
+from ppo_engine.errors import DeviceUnavailable, OutOfMemory
+
+
+def start(config: ResourcesConfig, *, threads: int | None = None) -> Accelerator:
+    """Set the thread count and hand device, precision and process group to accelerate.
+
+    Raises:
+        DeviceUnavailable: CUDA was asked for and is not here.
+    """
+    torch.set_num_threads(threads or config.threads or len(os.sched_getaffinity(0)))
+    cuda = torch.cuda.is_available()
+    if config.device is Device.CUDA and not cuda:
+        raise DeviceUnavailable("resources.device is `cuda`, and this machine has no CUDA device")
+    cpu = config.device is Device.CPU or not cuda
+    return Accelerator(cpu=cpu, mixed_precision="bf16" if _bf16(config.precision, cuda=not cpu) else "no")
+
+
+def _bf16(precision: Precision, *, cuda: bool) -> bool:
+    if precision is Precision.AUTO:
+        return cuda and torch.cuda.is_bf16_supported()
+    return precision is Precision.BF16
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Peak so far: allocated on a CUDA device, resident of the process on CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn every way in which torch says "no memory" into OutOfMemory."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise OutOfMemory(str(error) or "out of memory") from error
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error) or "out of memory" in str(error):
+            raise OutOfMemory(str(error)) from error
+        raise
+
+
+def random_states() -> dict[str, Tensor]:
+    """The process-wide random states of torch, CUDA, NumPy and Python as tensors. Our own draws use own generators."""
+    numpy_state = np.random.get_state(legacy=False)  # type: ignore[no-untyped-call, unused-ignore]
+    inner = numpy_state["state"]
+    _, words, _ = random.getstate()
+    states = {
+        "torch": torch.get_rng_state(),
+        "numpy": torch.from_numpy(inner["key"].astype(np.int64)),
+        "numpy_position": torch.tensor(int(inner["pos"])),
+        "python": torch.tensor(words, dtype=torch.int64),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_random_states(states: dict[str, Tensor]) -> None:
+    """Put back what `random_states` returned."""
+    torch.set_rng_state(states["torch"])
+    key = states["numpy"].numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", key, int(states["numpy_position"]), 0, 0.0))
+    random.setstate((3, tuple(states["python"].tolist()), None))
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])

@@ -1,0 +1,311 @@
+"""The trainer: collect -> evaluate -> advantages -> optimise -> summarise, once per step.
+
+`steps()` is an iterator: the caller owns the loop, the trainer owns the maths. Legend: B sequences, T response tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ppo_engine.advantages import gae
+from ppo_engine.batch import Advantages, RolloutBatch, Sequences
+from ppo_engine.config import PPOConfig, TrainConfig
+from ppo_engine.errors import NonFinite
+from ppo_engine.evaluate import evaluate
+from ppo_engine.events import Phase, Sample
+from ppo_engine.kl import controller
+from ppo_engine.logprobs import Distribution
+from ppo_engine.masked import whiten
+from ppo_engine.models import LanguageModel, Policy
+from ppo_engine.optim import GuardedStepper, learning_rate, make_optimizer
+from ppo_engine.optimise import Optimiser, UpdateRecord, UpdateRules
+from ppo_engine.prompts import PromptSource
+from ppo_engine.rewards import Scorer
+from ppo_engine.rollout import Responder, Rollout, end_token_ids
+from ppo_engine.runtime import peak_memory_bytes, random_states, restore_random_states
+from ppo_engine.shaping import RunningMoments, per_token_rewards, process_scores
+from ppo_engine.stats import StepStats
+from ppo_engine.summary import (
+    Stopwatch,
+    histograms,
+    length_scalars,
+    objective_scalars,
+    reward_scalars,
+    sampling_scalars,
+    sequence_sums,
+    update_scalars,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The networks of a run and the policy's tokenizer."""
+
+    policy: Policy
+    reference: LanguageModel | None
+    tokenizer: PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step leaves behind."""
+
+    stats: StepStats
+    samples: list[Sample]
+
+
+@dataclass(slots=True)
+class Update:
+    """What `Trainer.update` computed, for the summary."""
+
+    batch: RolloutBatch
+    targets: Advantages
+    record: UpdateRecord
+    kl_coef: float
+    learning_rate: float
+    clock: Stopwatch
+
+
+def _ignore(phase: Phase) -> None:
+    """Default listener: nobody wants to know."""
+
+
+@dataclass
+class Trainer:
+    """PPO on one policy. Owns every number that changes: weights, moments, KL coefficient, random states, cursor."""
+
+    config: TrainConfig
+    accelerator: Accelerator
+    models: Models
+    prompts: PromptSource
+    scorer: Scorer
+    on_phase: Callable[[Phase], None] = _ignore
+    step: int = 0
+    moments: RunningMoments = field(default_factory=RunningMoments)
+
+    def __post_init__(self) -> None:
+        config, policy = self.config, self.models.policy
+        self.distribution = Distribution(
+            temperature=config.generation.temperature,
+            min_new_tokens=config.generation.min_new_tokens,
+            eos_ids=end_token_ids(policy.language, self.models.tokenizer),
+        )
+        optimizer = make_optimizer(policy, config.optimizer)
+        self.wrapped, self.optimizer = self.accelerator.prepare(policy, optimizer)
+        stepper = GuardedStepper(self.accelerator, policy, self.optimizer, config.optimizer.max_grad_norm)
+        self.optimiser = Optimiser(self.wrapped, stepper, update_rules(config), self.distribution)
+        self.kl = controller(config.kl.init_kl_coef, config.kl.controller)
+        device = self.accelerator.device
+        self.sampling = torch.Generator(device).manual_seed(config.seed)
+        self.shuffling = torch.Generator().manual_seed(config.seed)
+        self.responder = Responder(
+            policy.language, self.models.tokenizer, config.generation, self.distribution, self.sampling
+        )
+
+    def steps(self) -> Iterator[Step]:
+        """Train to the configured number of steps; each item is one finished step."""
+        while self.step < self.config.ppo.steps:
+            clock = Stopwatch()
+            self.on_phase(Phase.ROLLOUT)
+            rollout = self.collect(clock)
+            self.on_phase(Phase.OPTIMISE)
+            update = self.update(rollout.sequences, rollout.scores.total, clock=clock)
+            yield self.summarise(rollout, update)
+
+    def collect(self, clock: Stopwatch) -> Rollout:
+        """Draw prompts, sample a response to each, and score them."""
+        prompts = self.prompts.draw(self.config.ppo.batch_size)
+        with clock.phase("rollout"), self.accelerator.autocast():
+            sequences, sampler_logprobs, finished = self.responder.respond(prompts)
+        with clock.phase("scoring"):
+            texts = [prompt.text for prompt in prompts]
+            responses = self.responder.texts(sequences)
+            scores = self.scorer.score(texts, responses)
+        return Rollout(
+            prompts=texts,
+            responses=responses,
+            sequences=sequences,
+            sampler_logprobs=sampler_logprobs,
+            finished=finished,
+            scores=scores,
+        )
+
+    def update(
+        self,
+        sequences: Sequences,
+        raw_scores: Sequence[float],
+        *,
+        permutations: Callable[[int], Sequence[int]] | None = None,
+        clock: Stopwatch | None = None,
+    ) -> Update:
+        """One PPO update on given responses and their raw scores; ends the step.
+
+        Args:
+            permutations: order of the minibatches, for replaying a recorded step; random by default.
+
+        Raises:
+            NonFinite: a loss, score, advantage or gradient is not finite.
+        """
+        clock = clock or Stopwatch()
+        rate = learning_rate(self.config.optimizer, self.step, self.config.ppo.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch = self._evaluate(sequences, raw_scores, clock)
+        with clock.phase("compute_advantages"):
+            targets = advantages(batch, self.config.ppo)
+        with clock.phase("optimize_step"):
+            record = self.optimiser.run(batch, targets, permutations or self._permutation)
+        kl_coef = self.kl.value
+        self.kl.update(float(sequence_sums(batch.kl, batch.mask).mean()), len(sequences))
+        self.step += 1
+        return Update(batch, targets, record, kl_coef, rate, clock)
+
+    def _evaluate(self, sequences: Sequences, raw_scores: Sequence[float], clock: Stopwatch) -> RolloutBatch:
+        ppo = self.config.ppo
+        with clock.phase("forward_pass"), self.accelerator.autocast():
+            found = evaluate(
+                self.models.policy,
+                self.models.reference,
+                sequences,
+                self.distribution,
+                self.config.kl.penalty,
+                microbatch_size=self.config.microbatch_size,
+            )
+        with clock.phase("compute_rewards"):
+            raw = torch.tensor(raw_scores, dtype=torch.float32, device=found.logprobs.device)
+            scores = process_scores(raw, self.moments, ppo.score_scaling, ppo.score_clip)
+            rewards = per_token_rewards(scores, found.kl, sequences.response_mask, self.kl.value)
+        return RolloutBatch(
+            sequences=sequences,
+            old_logprobs=found.logprobs,
+            ref_logprobs=found.ref_logprobs,
+            kl=found.kl,
+            old_values=found.values,
+            scores=scores,
+            rewards=rewards,
+        )
+
+    def _permutation(self, count: int) -> list[int]:
+        return torch.randperm(count, generator=self.shuffling).tolist()
+
+    def summarise(self, rollout: Rollout, update: Update) -> Step:
+        """The statistics and samples of the step that `update` ended."""
+        clock, batch = update.clock, update.batch
+        with clock.phase("calc_stats"):
+            scalars = self.scalars(update) | reward_scalars(rollout.scores)
+            scalars |= sampling_scalars(rollout.finished, rollout.sampler_logprobs, batch)
+            distributions = histograms(batch, update.targets, update.record, rollout.scores.total)
+        total = clock.total()
+        tokens = float(batch.sequences.response_present.sum())
+        scalars |= {"time/ppo/total": total, "tokens/per_second": tokens / total, **clock.seconds}
+        stats = StepStats(step=self.step, scalars=scalars, histograms=distributions)
+        return Step(stats, self._samples(rollout, batch))
+
+    def scalars(self, update: Update) -> dict[str, float]:
+        """The scalars that follow from the update alone."""
+        return {
+            **objective_scalars(update.batch, update.kl_coef),
+            **length_scalars(update.batch),
+            **update_scalars(update.record, update.batch, update.targets),
+            "ppo/learning_rate": update.learning_rate,
+            "memory/peak_bytes": float(peak_memory_bytes(self.accelerator.device)),
+        }
+
+    def _samples(self, rollout: Rollout, batch: RolloutBatch) -> list[Sample]:
+        kl = sequence_sums(batch.kl, batch.mask).tolist() if batch.ref_logprobs is not None else None
+        tokens = batch.sequences.response_present.sum(dim=1).tolist()
+        return [
+            Sample(
+                prompt=rollout.prompts[i],
+                response=rollout.responses[i],
+                score=rollout.scores.total[i],
+                components={name: values[i] for name, values in rollout.scores.components.items()},
+                kl=None if kl is None else kl[i],
+                response_tokens=tokens[i],
+                finished=rollout.finished[i],
+            )
+            for i in range(min(self.config.logging.samples_per_step, len(rollout.prompts)))
+        ]
+
+    def state(self) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+        """All that changes, except the policy's language model: JSON values, and tensors by file."""
+        values = {
+            "step": self.step,
+            "kl_coef": self.kl.value,
+            "moments": asdict(self.moments),
+            "prompts": self.prompts.state_dict(),
+        }
+        tensors = {
+            "value": {k: v.contiguous() for k, v in self.models.policy.value_head.state_dict().items()},
+            "optimizer": self._optimizer_tensors(),
+            "rng": {
+                **random_states(),
+                "sampling": self.sampling.get_state(),
+                "shuffling": self.shuffling.get_state(),
+            },
+        }
+        return values, tensors
+
+    def restore(self, values: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
+        """Put back what `state` returned; the language model's weights were loaded already."""
+        self.step = int(values["step"])
+        self.kl.value = float(values["kl_coef"])
+        self.moments = RunningMoments(**values["moments"])
+        self.prompts.load_state_dict(values["prompts"])
+        self.models.policy.value_head.load_state_dict(tensors["value"])
+        self._restore_optimizer(tensors["optimizer"])
+        rng = dict(tensors["rng"])
+        self.sampling.set_state(rng.pop("sampling"))
+        self.shuffling.set_state(rng.pop("shuffling"))
+        restore_random_states(rng)
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        state = self.optimizer.state_dict()["state"]
+        return {f"{index}.{name}": tensor for index, entry in state.items() for name, tensor in entry.items()}
+
+    def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        entries: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            index, name = key.split(".", 1)
+            entries.setdefault(int(index), {})[name] = tensor
+        state = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({"state": entries, "param_groups": state["param_groups"]})
+
+
+def advantages(batch: RolloutBatch, config: PPOConfig) -> Advantages:
+    """Advantages and returns of a rollout batch.
+
+    Raises:
+        NonFinite: a reward or value was not finite.
+    """
+    rewards = whiten(batch.rewards, batch.mask, shift_mean=False) if config.whiten_rewards else batch.rewards
+    found, returns = gae(rewards, batch.old_values, batch.mask, gamma=config.gamma, lam=config.gae_lambda)
+    if config.whiten_advantages:
+        found = whiten(found, batch.mask)
+    if not bool(torch.isfinite(found).all()):
+        raise NonFinite("an advantage is not finite: a score, a logprob or a value was not")
+    return Advantages(advantages=found, returns=returns)
+
+
+def update_rules(config: TrainConfig) -> UpdateRules:
+    """The part of the spec that the optimiser reads."""
+    ppo = config.ppo
+    return UpdateRules(
+        ppo_epochs=ppo.ppo_epochs,
+        minibatch_size=config.minibatch_size,
+        microbatch_size=config.microbatch_size,
+        gradient_accumulation_steps=ppo.gradient_accumulation_steps,
+        clip_range=ppo.clip_range,
+        value_clip_range=ppo.value_clip_range,
+        vf_coef=ppo.vf_coef,
+        entropy_coef=ppo.entropy_coef,
+        ratio_threshold=ppo.ratio_threshold,
+        target_kl=ppo.target_kl,
+    )
