@@ -126,6 +126,11 @@ class PromptSource:
     def __len__(self) -> int:
         return len(self._prompts)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(len(prompt.ids) for prompt in self._prompts)
+
     def draw(self, count: int) -> list[Prompt]:
         """Return the next `count` prompts; every pass gives each prompt once."""
         drawn = []

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+import transformers
 from accelerate import Accelerator
 from torch import Tensor
 
@@ -24,6 +25,7 @@ def start(config: ResourcesConfig, *, threads: int | None = None) -> Accelerator
     Raises:
         DeviceUnavailable: CUDA was asked for and is not here.
     """
+    transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(threads or config.threads or len(os.sched_getaffinity(0)))
     cuda = torch.cuda.is_available()
     if config.device is Device.CUDA and not cuda:
@@ -83,3 +85,10 @@ def restore_random_states(states: dict[str, Tensor]) -> None:
     random.setstate((3, tuple(states["python"].tolist()), None))
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the process-wide generators, for code that is not ours (initialisers, plugins)."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

@@ -1,0 +1,130 @@
+"""From a spec to a trainer: load models, prompts and rewards, and check what only the loaded models can tell."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from ppo_engine import checkpoint
+from ppo_engine.config import ModelSource, TrainConfig, cross_checks
+from ppo_engine.errors import InvalidConfig
+from ppo_engine.events import Phase
+from ppo_engine.models import LanguageModel, Policy, load_language_model, load_tokenizer
+from ppo_engine.prompts import PromptSource, load_prompts
+from ppo_engine.rewards import build_scorer
+from ppo_engine.runtime import seed_everything
+from ppo_engine.trainer import Models, Trainer
+
+_FINGERPRINT_VALUES = 1024
+"""Values of each tensor that enter a model's fingerprint: enough to tell two models apart, and fast at any size."""
+
+
+def build_trainer(
+    config: TrainConfig,
+    accelerator: Accelerator,
+    *,
+    roots: Sequence[Path],
+    on_phase: Callable[[Phase], None],
+    resume: Path | None = None,
+) -> tuple[Trainer, dict[str, Any]]:
+    """Load everything a run needs, and restore a checkpoint if one is given.
+
+    Returns:
+        The trainer, and the run's identity for its checkpoints.
+
+    Raises:
+        EngineError: a model, prompt set, reward or checkpoint is not usable, or rules of the spec are broken.
+    """
+    _require_sound(config)
+    seed_everything(config.seed)
+    initial = load_language_model(config.model.policy, roots)
+    tokenizer = load_tokenizer(config.model.policy, roots)
+    reference = _reference(config, initial, roots)
+    identity = {"spec": config_digest(config), "reference": None if reference is None else fingerprint(reference)}
+    restored = None if resume is None else checkpoint.load(resume, identity)
+    language = initial if restored is None else _trained(restored)
+    prompts = PromptSource(
+        load_prompts(config.prompts, roots),
+        tokenizer,
+        max_tokens=config.prompts.max_tokens,
+        shuffle=config.prompts.shuffle,
+        seed=config.seed,
+    )
+    _require_context(config, language, prompts)
+    value = config.model.value.shared
+    if value is None:
+        raise InvalidConfig("model.value needs `shared`")
+    device = accelerator.device
+    if reference is not None:
+        reference.to(device)
+    trainer = Trainer(
+        config,
+        accelerator,
+        Models(policy=Policy(language, value.init).eval(), reference=reference, tokenizer=tokenizer),
+        prompts,
+        build_scorer(config.rewards, roots=roots, device=device),
+        on_phase,
+    )
+    if restored is not None:
+        trainer.restore(restored.values, restored.tensors)
+    return trainer, identity
+
+
+def _require_sound(config: TrainConfig) -> None:
+    broken = [f"{'.'.join(str(part) for part in check.loc)}: {check.detail}" for check in cross_checks(config)]
+    if broken:
+        raise InvalidConfig("; ".join(broken))
+
+
+def _reference(config: TrainConfig, initial: LanguageModel, roots: Sequence[Path]) -> LanguageModel | None:
+    wanted = config.model.reference
+    if wanted is not None and wanted.none is not None:
+        return None
+    if wanted is None or wanted.source is None:
+        reference = LanguageModel(copy.deepcopy(initial.model))
+    else:
+        reference = load_language_model(wanted.source, roots)
+        theirs, ours = reference.head.vocabulary, initial.head.vocabulary
+        if theirs != ours:
+            raise InvalidConfig(f"model.reference has a vocabulary of {theirs}, the policy one of {ours}")
+    return reference.requires_grad_(False).eval()
+
+
+def _trained(restored: checkpoint.Restored) -> LanguageModel:
+    return load_language_model(ModelSource(path=str(restored.model)), [restored.model])
+
+
+def _require_context(config: TrainConfig, language: LanguageModel, prompts: PromptSource) -> None:
+    limit = getattr(language.model.config.get_text_config(), "max_position_embeddings", None)
+    needed = prompts.longest + config.generation.max_new_tokens
+    if limit is not None and needed > limit:
+        raise InvalidConfig(
+            f"the longest prompt ({prompts.longest} tokens) and generation.max_new_tokens need {needed} positions; "
+            f"the model has {limit}",
+            suggestion="Lower generation.max_new_tokens, or set prompts.max_tokens to leave long prompts out.",
+        )
+
+
+def config_digest(config: TrainConfig) -> str:
+    """Digest of what decides the numbers of a run: a checkpoint resumes only the run it came from."""
+    decisive = config.model_dump(mode="json", exclude={"checkpoint", "logging", "resources"})
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+
+@torch.no_grad()
+def fingerprint(model: nn.Module) -> str:
+    """Digest of names, shapes and a spread of values of all weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().flatten()
+        part = flat[:: max(1, len(flat) // _FINGERPRINT_VALUES)].float().cpu().numpy()
+        digest.update(f"{name}{tuple(tensor.shape)}".encode() + part.tobytes())
+    return digest.hexdigest()
