@@ -1,1 +1,1 @@
-"""The Python client and the `ppo` command. Needs pydantic, httpx, rich and typer; imports only the spec and the views."""
+"""The Python client and the `ppo` command. Needs pydantic, httpx, rich and typer, and of the service only its views."""

@@ -1,0 +1,48 @@
+"""The `ppo` command: its commands, and one readable block for every expected error."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.markup import escape
+
+from ppo_client import errors
+from ppo_client.commands import jobs, results, service
+from ppo_client.commands.exits import HELP, Exit, exit_code
+from ppo_client.commands.options import err_console
+
+app = typer.Typer(
+    name="ppo",
+    help="PPO training of language models: submit a job, watch it, take the checkpoint.",
+    epilog=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(service.up)
+app.command()(jobs.submit)
+app.command("ls")(jobs.list_jobs)
+app.command()(jobs.show)
+app.command()(jobs.watch)
+app.command()(results.logs)
+app.command()(results.metrics)
+app.command()(results.samples)
+app.command()(jobs.cancel)
+app.command()(results.download)
+app.command()(results.report)
+
+
+def main() -> None:
+    """Run the command and exit with its code."""
+    try:
+        app()
+    except errors.ClientError as error:
+        err_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(Exit.INTERRUPTED)
+    except FileExistsError as error:
+        err_console.print(f"[bold red]error:[/] {escape(str(error.filename or error))} exists already", soft_wrap=True)
+        sys.exit(Exit.OBSTACLE)

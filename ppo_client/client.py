@@ -1,0 +1,246 @@
+"""The Python client: one method per thing the service does, typed values out, typed errors raised."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel
+
+from jobs.states import JobState
+from jobs.views import CheckpointView, JobEventView, JobView, LogsView, MetricsView, Page, SampleView
+from ppo_client import archive, settings, sse, updates
+from ppo_client.errors import ClientError, DownloadError, ProtocolError, ServiceUnavailable, ServiceUnreachable
+from ppo_client.transport import RetryPolicy, Transport
+from ppo_client.updates import End, Update
+
+# The service sends a heartbeat every 15 s; three missed ones mean a dead connection.
+_STREAM_SILENCE_SECONDS = 45.0
+
+
+class WaitTimeout(ClientError):
+    """The job did not end in time; it goes on."""
+
+
+class NoCheckpoint(ClientError):
+    """The job has no such checkpoint."""
+
+
+class PPOClient:
+    """A connection to one service. Thread-safe; close it, or use it in a `with` block.
+
+    All methods raise `ppo_client.errors.ApiError` (a refusal, with every reason) or `ServiceUnreachable` after
+    retries.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        retry: RetryPolicy | None = None,
+        timeout_seconds: float = 30.0,
+        patience_seconds: float = 120.0,
+    ) -> None:
+        """Without `url` or `key`: PPO_URL or this machine, and PPO_KEY.
+
+        `patience_seconds` is how long `wait` and `watch` bear a service that does not answer.
+        """
+        given = settings.load()
+        self._http = Transport(url or given.url, key or given.key, retry or RetryPolicy(), timeout_seconds)
+        self._patience_seconds = patience_seconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+
+    def submit(self, spec: Mapping[str, Any] | BaseModel, *, idempotency_key: str | None = None) -> JobView:
+        """Submit a job. Every call has an idempotency key, so that its own retries cannot submit twice."""
+        body = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, BaseModel) else dict(spec)
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return JobView.model_validate(self._http.json("POST", "/v1/jobs", body=body, headers=headers))
+
+    def get(self, job_id: str) -> JobView:
+        """The job as it is now."""
+        return JobView.model_validate(self._http.json("GET", _path(job_id)))
+
+    def list(
+        self,
+        *,
+        states: Sequence[JobState | str] = (),
+        labels: Mapping[str, str] | None = None,
+        page_size: int = 50,
+    ) -> Iterator[JobView]:
+        """All jobs that match, newest first; pages are fetched as they are needed."""
+        params: dict[str, Any] = {"page_size": page_size, "state": [str(state) for state in states]}
+        params["label"] = [f"{name}={value}" for name, value in (labels or {}).items()]
+        while True:
+            page = Page[JobView].model_validate(self._http.json("GET", "/v1/jobs", params=params))
+            yield from page.items
+            if page.next_page_token is None:
+                return
+            params["page_token"] = page.next_page_token
+
+    def cancel(self, job_id: str) -> JobView:
+        """Ask for the end of a job. A running one ends after its step; a second call changes nothing."""
+        return JobView.model_validate(self._http.json("POST", _path(job_id, "cancel")))
+
+    def wait(self, job_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> JobView:
+        """The job once it has ended, in whatever state.
+
+        Raises:
+            WaitTimeout: it has not ended after `timeout_seconds`.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        patience = _Patience(self._patience_seconds)
+        while True:
+            with patience:
+                if (job := self.get(job_id)).done:
+                    return job
+            if deadline is not None and time.monotonic() > deadline:
+                raise WaitTimeout(f"{job_id} has not ended after {timeout_seconds:g} s")
+            time.sleep(poll_seconds)
+
+    # --- what a job tells -----------------------------------------------------------------------------------------
+
+    def events(self, job_id: str, *, after_seq: int = 0, limit: int = 1000) -> Sequence[JobEventView]:
+        """What happened to the job after event `after_seq`, oldest first."""
+        params = {"after_seq": after_seq, "limit": limit}
+        return Page[JobEventView].model_validate(self._http.json("GET", _path(job_id, "events"), params=params)).items
+
+    def watch(self, job_id: str, *, after: str = "0.0", poll_seconds: float = 1.0) -> Iterator[Update]:
+        """The job now, then everything that happens, each once, then `End`.
+
+        A broken stream is taken up where it broke. Where streams do not come through (a proxy), the job is polled.
+        `after` is the cursor of an earlier update.
+        """
+        cursor, streams = after, True
+        patience = _Patience(self._patience_seconds)
+        while True:
+            with patience:
+                try:
+                    for update in self._stream(job_id, cursor) if streams else self._poll(job_id, cursor):
+                        cursor = update.cursor
+                        patience.reset()
+                        yield update
+                        if isinstance(update, End):
+                            return
+                except ProtocolError:
+                    streams = False
+            time.sleep(poll_seconds)
+
+    def metrics(
+        self, job_id: str, *, keys: Sequence[str] = (), from_step: int = 0, max_points: int = 1000
+    ) -> MetricsView:
+        """Metrics by step; all keys unless `keys` names some. More than `max_points` steps are downsampled."""
+        params = {"keys": list(keys) or None, "from_step": from_step, "max_points": max_points}
+        answer = self._http.json("GET", _path(job_id, "metrics"), params=_given(params))
+        return MetricsView.model_validate(answer)
+
+    def samples(self, job_id: str, *, step: int | None = None, limit: int = 100) -> Sequence[SampleView]:
+        """Stored responses of a step, by default of the latest step that has some."""
+        params = _given({"step": step, "limit": limit})
+        return Page[SampleView].model_validate(self._http.json("GET", _path(job_id, "samples"), params=params)).items
+
+    def logs(self, job_id: str, *, tail: int = 200, attempt: int | None = None) -> LogsView:
+        """The end of an attempt's log, by default of the latest attempt."""
+        params = _given({"tail": tail, "attempt": attempt})
+        return LogsView.model_validate(self._http.json("GET", _path(job_id, "logs"), params=params))
+
+    # --- results --------------------------------------------------------------------------------------------------
+
+    def checkpoints(self, job_id: str) -> Sequence[CheckpointView]:
+        """Checkpoints that can be downloaded, oldest first."""
+        answer = self._http.json("GET", _path(job_id, "checkpoints"))
+        return sorted(Page[CheckpointView].model_validate(answer).items, key=lambda checkpoint: checkpoint.step)
+
+    def choose_checkpoint(self, job_id: str, step: int | None = None) -> CheckpointView:
+        """The checkpoint of a step, or the last one.
+
+        Raises:
+            NoCheckpoint: there is none.
+        """
+        available = self.checkpoints(job_id)
+        wanted = [checkpoint for checkpoint in available if step is None or checkpoint.step == step]
+        if not wanted:
+            steps = ", ".join(str(checkpoint.step) for checkpoint in available) or "none"
+            raise NoCheckpoint(f"{job_id} has no such checkpoint; steps that have one: {steps}")
+        return wanted[-1]
+
+    def download(self, job_id: str, target: Path, *, checkpoint: CheckpointView | None = None) -> CheckpointView:
+        """Fetch a checkpoint (by default the last) into the new folder `target`, verified file by file.
+
+        Raises:
+            DownloadError: damaged or unsafe; nothing is left behind.
+            FileExistsError: `target` exists.
+            NoCheckpoint: there is none.
+        """
+        chosen = checkpoint or self.choose_checkpoint(job_id)
+        try:
+            with self._http.stream(_path(job_id, "checkpoints", str(chosen.step), "archive")) as response:
+                archive.unpack(response.iter_raw(), target, sha256=chosen.sha256)
+        except httpx.TransportError as error:
+            raise DownloadError(f"the connection broke while the archive came: {error}") from error
+        return chosen
+
+    def _stream(self, job_id: str, cursor: str) -> Iterator[Update]:
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": cursor}
+        path = _path(job_id, "events")
+        with self._http.stream(path, headers=headers, read_timeout_seconds=_STREAM_SILENCE_SECONDS) as response:
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                raise ProtocolError("the service did not open an event stream")
+            yield from updates.from_stream(sse.parse(sse.lines(response.iter_text())))
+
+    def _poll(self, job_id: str, cursor: str) -> Iterator[Update]:
+        seq, step = updates.parse_cursor(cursor)
+        # The job first: nothing of a job seen as done can be missed by what is read after it.
+        job = self.get(job_id)
+        events = self.events(job_id, after_seq=seq)
+        yield from updates.from_answers(cursor, job, events, self.metrics(job_id, from_step=step + 1))
+
+
+class _Patience:
+    """Bears an unreachable service in a `with` block, until it has been away for too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.reset()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, ServiceUnreachable | ServiceUnavailable):
+            return time.monotonic() - self._last_contact < self._seconds
+        self.reset()
+        return isinstance(error, httpx.TransportError)
+
+    def reset(self) -> None:
+        """The service has answered."""
+        self._last_contact = time.monotonic()
+
+
+def _path(job_id: str, *parts: str) -> str:
+    return "/".join(["/v1/jobs", quote(job_id, safe=""), *parts])
+
+
+def _given(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}

@@ -1,0 +1,1 @@
+"""What each `ppo` command does."""

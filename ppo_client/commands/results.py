@@ -1,0 +1,98 @@
+"""logs, metrics, samples, download, report: what a job has made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ppo_client import output
+from ppo_client.client import PPOClient
+from ppo_client.commands.options import JobId, Json, Key, Url, console
+from ppo_client.report import write_report
+
+
+def logs(
+    job: JobId,
+    tail: Annotated[int, typer.Option(min=1, help="At most so many lines.")] = 200,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Which attempt. Default: the latest.")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Print the end of a job's log."""
+    with PPOClient(url, key) as client:
+        view = client.logs(job, tail=tail, attempt=attempt)
+    if as_json:
+        output.print_json(view)
+    else:
+        print("\n".join(view.lines))
+
+
+def metrics(
+    job: JobId,
+    metric: Annotated[list[str] | None, typer.Option("--metric", help="Only this key; may be repeated.")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Print a job's metrics."""
+    with PPOClient(url, key) as client:
+        view = client.metrics(job, keys=metric or ())
+    if as_json:
+        output.print_json(view)
+    else:
+        console.print(output.metrics_table(view))
+
+
+def samples(
+    job: JobId,
+    step: Annotated[int | None, typer.Option(min=1, help="Which step. Default: the latest with samples.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Print responses of a step."""
+    with PPOClient(url, key) as client:
+        found = client.samples(job, step=step, limit=limit)
+    if as_json:
+        output.print_json(found)
+    else:
+        console.print(output.samples_table(found))
+
+
+def download(
+    job: JobId,
+    target: Annotated[Path | None, typer.Option("--to", help="New folder. Default: ./JOB-step-N.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint. Default: the last.")] = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Fetch a checkpoint and verify every file of it. The model is in its folder `model`."""
+    with PPOClient(url, key) as client:
+        checkpoint = client.choose_checkpoint(job, step)
+        folder = target or Path(f"{job}-step-{checkpoint.step}")
+        client.download(job, folder, checkpoint=checkpoint)
+    if as_json:
+        output.print_json({"path": str(folder), "checkpoint": checkpoint})
+    else:
+        console.print(output.checkpoint_line(checkpoint, str(folder)), soft_wrap=True)
+
+
+def report(
+    job: JobId,
+    folder: Annotated[Path, typer.Option("--to", help="Folder for JOB.html and JOB.png.")] = Path(),
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Write a page and a picture: curves, before and after, settings."""
+    with PPOClient(url, key) as client:
+        written = write_report(client, job, folder)
+    if as_json:
+        output.print_json({"html": str(written.html), "png": str(written.png)})
+    else:
+        console.print(f"{written.html}\n{written.png}", soft_wrap=True)

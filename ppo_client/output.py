@@ -1,0 +1,120 @@
+"""What the `ppo` command prints: JSON for programs, tables for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from jobs.views import CheckpointView, JobError, JobView, MetricsView, SampleView
+from ppo_client.curves import CURVES, duration, number, run_time, sparkline
+from ppo_client.plots import points
+from ppo_client.progress import state_text
+
+_SPARK_WIDTH = 30
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line."""
+    print(json.dumps(_plain(value), ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def table(*columns: str) -> Table:
+    """A borderless table, the product's one look."""
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def jobs_table(jobs: Iterable[JobView]) -> Table:
+    """One job per line."""
+    made = table("id", "name", "state", "step", "reward", "age")
+    for job in jobs:
+        reward = job.latest_metrics.get(CURVES[0].key)
+        progress = f"{job.progress.step}/{job.progress.steps_total}"
+        age = duration((datetime.now(UTC) - job.create_time).total_seconds())
+        made.add_row(job.id, Text(job.name), state_text(job), progress, "" if reward is None else number(reward), age)
+    return made
+
+
+def show_job(console: Console, job: JobView) -> None:
+    """Everything worth knowing about one job."""
+    grid = Table.grid(padding=(0, 2))
+    for name, value in _job_rows(job):
+        grid.add_row(Text(name, style="dim"), value)
+    console.print(grid)
+    if job.error is not None:
+        console.print(error_text(job.error))
+
+
+def _job_rows(job: JobView) -> list[tuple[str, Text]]:
+    progress = job.progress
+    steps = f"{progress.step} of {progress.steps_total} steps"
+    if progress.eta_seconds and not job.done:
+        steps += f", eta {duration(progress.eta_seconds)}"
+    rows = [
+        ("id", Text(job.id)),
+        ("name", Text(job.name)),
+        ("state", state_text(job)),
+        ("progress", Text(steps)),
+        ("attempt", Text(f"{job.attempt} of {job.max_attempts}")),
+        ("run time", Text(run_time(job))),
+        ("last checkpoint", Text("-" if job.last_checkpoint_step is None else f"step {job.last_checkpoint_step}")),
+        ("labels", Text(", ".join(f"{name}={value}" for name, value in job.labels.items()) or "-")),
+    ]
+    latest = ((curve.name, job.latest_metrics.get(curve.key), curve.unit) for curve in CURVES)
+    rows += [(name, Text(f"{number(value)} {unit}")) for name, value, unit in latest if value is not None]
+    return rows
+
+
+def error_text(error: JobError) -> Text:
+    """Why a job failed, what to do, and the end of its log."""
+    text = Text(f"\n{error.code} ({error.category})", style="bold red")
+    text.append(f": {error.message}", style="not bold")
+    if error.suggestion:
+        text.append(f"\n{error.suggestion}", style="not bold default")
+    if error.log_tail:
+        text.append(f"\n\nend of the log:\n{error.log_tail.rstrip()}", style="not bold dim")
+    return text
+
+
+def metrics_table(metrics: MetricsView) -> Table:
+    """One metric per line: first and last value and the curve between."""
+    made = table("metric", "first", "last", "")
+    for key in sorted(metrics.series):
+        _, values = points(metrics, key)
+        if values:
+            curve = Text(sparkline(values, _SPARK_WIDTH), style="cyan")
+            made.add_row(key, number(values[0]), number(values[-1]), curve)
+    return made
+
+
+def samples_table(samples: Sequence[SampleView]) -> Table:
+    """One response per line."""
+    made = table("step", "score", "prompt", "response")
+    for sample in samples:
+        made.add_row(str(sample.step), f"{sample.score:+.2f}", Text(sample.prompt), Text(sample.response))
+    return made
+
+
+def checkpoint_line(checkpoint: CheckpointView, target: str) -> str:
+    """Where a checkpoint was put."""
+    megabytes = checkpoint.size_bytes / 1e6
+    return f"checkpoint of step {checkpoint.step} ({megabytes:,.1f} MB, verified) is in {target}"

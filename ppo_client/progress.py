@@ -1,0 +1,182 @@
+"""Shows a running job: a live board in a terminal, one plain line per step anywhere else."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from jobs.states import JobState
+from jobs.views import JobEventView, JobView
+from ppo_client.curves import CURVES, Curve, duration, headline, is_good, number, run_time, sparkline, trend
+from ppo_client.updates import End, Happened, Snapshot, Step, Update
+
+_STATE_STYLES = {
+    JobState.QUEUED: "yellow",
+    JobState.RUNNING: "cyan",
+    JobState.PAUSED: "yellow",
+    JobState.SUCCEEDED: "bold green",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "magenta",
+}
+
+
+class Display(Protocol):
+    """Something that shows a job while it runs."""
+
+    wants_refresh: bool
+
+    def show(self, update: Update) -> None:
+        """Take in what the job says."""
+
+    def refresh(self, job: JobView) -> None:
+        """Take in the job as it is now: phase, progress, time left."""
+
+    def close(self) -> None:
+        """Leave the terminal tidy."""
+
+
+def display_for(console: Console) -> Display:
+    """A board where the console is a terminal, else plain lines."""
+    return Board(console) if console.is_terminal else PlainLines(console)
+
+
+def state_text(job: JobView) -> Text:
+    """The state, and what the job does or waits for."""
+    text = Text(job.state, style=_STATE_STYLES[job.state])
+    if job.state is JobState.RUNNING and job.phase:
+        text.append(f" · {job.phase}", style="dim")
+    if job.cancel_request_time and not job.done:
+        text.append(" · cancelling", style="magenta")
+    if job.queue and job.state is JobState.QUEUED:
+        text.append(f" · {job.queue.reason} (position {job.queue.position})", style="dim")
+    return text
+
+
+class PlainLines:
+    """One line per step and per event."""
+
+    wants_refresh = False
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._total = "?"
+
+    def show(self, update: Update) -> None:
+        match update:
+            case Snapshot():
+                self._total = str(update.job.progress.steps_total)
+            case Happened():
+                self._line(event_line(update.event))
+            case Step():
+                self._line(f"step {update.step}/{self._total}  {headline(update.metrics)}")
+            case End():
+                self._line(f"{update.job.state} after {run_time(update.job)}")
+
+    def refresh(self, job: JobView) -> None:
+        """Lines once printed stay as they are."""
+
+    def close(self) -> None:
+        """Nothing to tidy."""
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def event_line(event: JobEventView) -> str:
+    """An event on one line, with the local time."""
+    clock = event.time.astimezone().strftime("%H:%M:%S")
+    return f"{clock}  {event.type}" + (f": {event.message}" if event.message else "")
+
+
+class Board:
+    """Progress bar and curves, redrawn in place; what happened last stays below."""
+
+    wants_refresh = True
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lock = threading.Lock()
+        self._job: JobView | None = None
+        self._series: dict[str, dict[int, float]] = {curve.key: {} for curve in CURVES}
+        self._last_events: deque[str] = deque(maxlen=3)
+        self._live = Live(self._render(), console=console, auto_refresh=False)
+        self._live.start()
+
+    def show(self, update: Update) -> None:
+        with self._lock:
+            match update:
+                case Snapshot() | End():
+                    self._job = update.job
+                case Happened():
+                    self._last_events.append(event_line(update.event))
+                case Step():
+                    self._add_step(update)
+            self._draw()
+
+    def refresh(self, job: JobView) -> None:
+        with self._lock:
+            self._job = job
+            self._draw()
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _add_step(self, update: Step) -> None:
+        for key, values in self._series.items():
+            if key in update.metrics:
+                values[update.step] = update.metrics[key]
+
+    def _draw(self) -> None:
+        self._live.update(self._render(), refresh=True)
+
+    def _render(self) -> RenderableType:
+        if self._job is None:
+            return Text("waiting for the service ...", style="dim")
+        parts: list[RenderableType] = [_title(self._job), _bar(self._job)]
+        if any(self._series.values()):
+            parts.append(self._curves())
+        parts += [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in self._last_events]
+        return Group(*parts)
+
+    def _curves(self) -> Table:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+        width = max(8, min(40, self._console.width - 46))
+        for curve in CURVES:
+            if values := self._series[curve.key]:
+                table.add_row(*_curve_row(curve, list(values.values()), width))
+        return table
+
+
+def _title(job: JobView) -> Text:
+    title = Text(job.name, style="bold")
+    title.append(f"  {job.id}  ", style="dim")
+    title.append_text(state_text(job))
+    if job.attempt > 1:
+        title.append(f" · attempt {job.attempt} of {job.max_attempts}", style="dim")
+    return title
+
+
+def _bar(job: JobView) -> Table:
+    progress = job.progress
+    grid = Table.grid(padding=(0, 1))
+    remaining = f"eta {duration(progress.eta_seconds)}" if progress.eta_seconds and not job.done else ""
+    bar = ProgressBar(total=max(1, progress.steps_total), completed=progress.step, width=36)
+    grid.add_row(bar, f"{progress.step}/{progress.steps_total} steps", Text(remaining, style="cyan"))
+    return grid
+
+
+def _curve_row(curve: Curve, values: list[float], width: int) -> tuple[RenderableType, ...]:
+    direction = trend(values)
+    style = {True: "green", False: "red", None: "dim"}[is_good(curve, direction)]
+    arrow = Text({1: "↑", -1: "↓", 0: "·"}[direction], style=style)
+    line = Text(sparkline(values, width), style="cyan")
+    value = Text(number(values[-1]), justify="right")
+    return curve.name, value, arrow, line, Text(escape(curve.unit), style="dim")

@@ -1,0 +1,91 @@
+"""Gathers what a run has told and writes it as a page and a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from jobs.views import JobView, MetricsView, SampleView
+from ppo_client import comparison, page, plots
+from ppo_client.client import PPOClient
+from ppo_client.comparison import Pair
+from ppo_client.curves import number, run_time
+
+_SAMPLES_PER_STEP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where the report lies, and what it says in numbers."""
+
+    html: Path
+    png: Path
+    steps: int
+    reward_first: float | None
+    reward_last: float | None
+    kl_last: float | None
+    pairs: list[Pair]
+
+
+def write_report(client: PPOClient, job_id: str, folder: Path) -> Report:
+    """Write `<job id>.html` and `<job id>.png` into `folder`.
+
+    Raises:
+        ApiError, ServiceUnreachable: as the client does.
+        PlotsMissing: matplotlib is not installed.
+    """
+    job, metrics = client.get(job_id), client.metrics(job_id)
+    pairs = before_and_after(client, job_id, metrics.steps)
+    pictures = plots.draw(metrics, kl_target=_kl_target(job), formats=("svg", "png"))
+    folder.mkdir(parents=True, exist_ok=True)
+    html, png = folder / f"{job_id}.html", folder / f"{job_id}.png"
+    html.write_text(page.render(job, _facts(job, metrics), pictures["svg"].decode(), pairs), encoding="utf-8")
+    png.write_bytes(pictures["png"])
+    first, last = ends(metrics, "env/reward_mean")
+    return Report(html, png, job.progress.step, first, last, ends(metrics, "objective/kl")[1], pairs)
+
+
+def before_and_after(client: PPOClient, job_id: str, steps: list[int]) -> list[Pair]:
+    """Stored responses of the first and the last steps, paired by prompt."""
+    first, last = (
+        [sample for step in comparison.window(steps, last=end) for sample in _samples(client, job_id, step)]
+        for end in (False, True)
+    )
+    return comparison.pair(first, last)
+
+
+def ends(metrics: MetricsView, key: str) -> tuple[float | None, float | None]:
+    """Means of the first and of the last steps' values."""
+    _, values = plots.points(metrics, key)
+    if not values:
+        return None, None
+    span = comparison.WINDOW_STEPS
+    return fmean(values[:span]), fmean(values[-span:])
+
+
+def _samples(client: PPOClient, job_id: str, step: int) -> list[SampleView]:
+    return list(client.samples(job_id, step=step, limit=_SAMPLES_PER_STEP))
+
+
+def _kl_target(job: JobView) -> float | None:
+    adaptive = (job.spec.get("kl") or {}).get("adaptive")
+    return adaptive.get("target") if adaptive else None
+
+
+def _facts(job: JobView, metrics: MetricsView) -> list[tuple[str, str]]:
+    reward_first, reward_last = ends(metrics, "env/reward_mean")
+    _, kl_last = ends(metrics, "objective/kl")
+    policy = job.spec.get("model", {}).get("policy", {})
+    return [
+        ("Policy", str(policy.get("path") or policy.get("hub") or "?")),
+        ("Steps", f"{job.progress.step} of {job.progress.steps_total}"),
+        ("Run time", run_time(job)),
+        ("Reward, first 5 to last 5 steps", f"{_text(reward_first)} to {_text(reward_last)}"),
+        ("KL, last 5 steps", f"{_text(kl_last)} nats/sequence"),
+        ("Attempts", f"{job.attempt} of {job.max_attempts}"),
+    ]
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else number(value)
