@@ -59,7 +59,7 @@ def _run(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
     from ppo_engine.run import Run, RunOptions, resume_folder  # noqa: PLC0415 - torch is slow to import: usage errors first
 
     config = _read_spec(arguments.spec)
-    out = RunDir(arguments.out)
+    out = RunDir(arguments.out.resolve())
     out.root.mkdir(parents=True, exist_ok=True)
     if not out.spec.exists():
         out.spec.write_text(config.model_dump_json(indent=1, exclude_none=True))

@@ -60,7 +60,7 @@ def sample(
         logprobs[rows, t] = table.gather(1, token).squeeze(1)
         running = ~torch.isin(token.squeeze(1), eos)
         if not bool(running.all()):
-            cache.reorder_cache(running.nonzero().squeeze(1))
+            cache.reorder_cache(running.nonzero().squeeze(1))  # type: ignore[arg-type]
             rows, token, attention = rows[running], token[running], attention[running]
         if len(rows) == 0:
             break

@@ -41,8 +41,8 @@ class LanguageHead:
         self._softcap = getattr(config, "final_logit_softcapping", None)  # Gemma 2 and 3
         self._factor = float(getattr(config, "logit_scale", None) or 1.0)  # Cohere
         self._factor /= float(getattr(config, "logits_scaling", None) or 1.0)  # Granite
-        self.vocabulary = int(self._linear.weight.shape[0])  # type: ignore[union-attr, arg-type]
-        self.hidden_size = int(self._linear.weight.shape[1])  # type: ignore[union-attr, arg-type]
+        self.vocabulary = int(self._linear.weight.shape[0])
+        self.hidden_size = int(self._linear.weight.shape[1])
 
     def __call__(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self._linear(hidden)
