@@ -1,0 +1,119 @@
+"""Taking a queued job: one conditional UPDATE that bumps the fencing token."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from jobs.clock import db_time
+from jobs.db import Database
+from jobs.ending import fail
+from jobs.errors import Unavailable
+from jobs.lease import Lease
+from jobs.recording import rewind
+from jobs.spec import JobSpec
+from jobs.states import JobState, Move
+from jobs.tables import Job, JobAttempt, JobCheckpoint
+from jobs.transition import Happening, move
+from jobs.views import JobError
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job that is now ours."""
+
+    lease: Lease
+    owner_id: str
+    spec: JobSpec
+    checkpoint: str | None
+    """Folder to resume from, relative to the run directory."""
+
+
+@dataclass(frozen=True)
+class _Claimant:
+    attempt_id: str
+    worker_id: str
+    lease_seconds: float
+
+
+def claim(
+    db: Database, *, worker_id: str, queues: Sequence[str], lease_seconds: float, job_id: str | None = None
+) -> Claim | None:
+    """Take the next queued job of `queues`, or `job_id` if it is one of them; None if there is nothing to take."""
+    claimant = _Claimant(uuid.uuid4().hex, worker_id, lease_seconds)
+    try:
+        with db.transaction() as session:
+            job = _take(session, claimant, _next(queues, job_id))
+    except Unavailable:
+        # The connection may have broken after the commit: then the job is ours, and nobody else would run it.
+        job = _taken(db, claimant)
+        if job is None:
+            raise
+    return None if job is None else _open(db, job)
+
+
+def _next(queues: Sequence[str], job_id: str | None) -> sa.ScalarSelect[str]:
+    ready = sa.select(Job.id).where(Job.state == JobState.QUEUED, Job.queue.in_(queues), Job.not_before <= db_time())
+    if job_id is not None:
+        ready = ready.where(Job.id == job_id)
+    ready = ready.order_by(Job.priority.desc(), Job.create_time, Job.id).limit(1)
+    return ready.with_for_update(skip_locked=True).scalar_subquery()
+
+
+def _take(session: Session, claimant: _Claimant, candidate: sa.ScalarSelect[str]) -> Job | None:
+    job = move(
+        session,
+        Move.CLAIM,
+        [Job.id == candidate],
+        Happening(f"claimed by {claimant.worker_id}", {"worker_id": claimant.worker_id}),
+        lease_token=Job.lease_token + 1,
+        attempt=Job.attempt + 1,
+        worker_id=claimant.worker_id,
+        lease_expire_time=db_time(claimant.lease_seconds),
+        start_time=sa.func.coalesce(Job.start_time, db_time()),
+    )
+    if job is None:
+        return None
+    attempt = JobAttempt(
+        job_id=job.id,
+        attempt=job.attempt,
+        id=claimant.attempt_id,
+        lease_token=job.lease_token,
+        worker_id=claimant.worker_id,
+        from_step=job.last_checkpoint_step or 0,
+    )
+    session.add(attempt)
+    session.flush()
+    rewind(session, job.id, attempt.from_step)
+    return job
+
+
+def _taken(db: Database, claimant: _Claimant) -> Job | None:
+    """The job of this claim, if it went through and nothing has happened since."""
+    mine = sa.select(Job).join(JobAttempt, JobAttempt.job_id == Job.id).where(JobAttempt.id == claimant.attempt_id)
+    with db.read() as session:
+        return session.scalar(mine.where(Job.lease_token == JobAttempt.lease_token, Job.state == JobState.RUNNING))
+
+
+def _open(db: Database, job: Job) -> Claim | None:
+    lease = Lease(job.id, job.lease_token, job.attempt)
+    try:
+        spec = JobSpec.model_validate(job.spec)
+    except ValidationError as error:
+        # Written by another version of the service. Left in the queue it would stop every worker in turn.
+        fail(db, lease, JobError(code="spec_unreadable", category="internal", message=str(error), attempt=job.attempt))
+        return None
+    return Claim(lease, job.owner_id, spec, _checkpoint_path(db, job))
+
+
+def _checkpoint_path(db: Database, job: Job) -> str | None:
+    newest = sa.select(JobCheckpoint.path).where(
+        JobCheckpoint.job_id == job.id, JobCheckpoint.step == job.last_checkpoint_step
+    )
+    with db.read() as session:
+        return session.scalar(newest)

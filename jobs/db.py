@@ -1,0 +1,155 @@
+"""The database: one engine, one kind of transaction, the only commit.
+
+Two databases with one meaning. On SQLite a transaction begins with BEGIN IMMEDIATE: a deferred one fails with "database
+is locked" as soon as two processes read and then write, and the driver's default loses updates silently. Only the clock
+of the database is ever compared (`db_time`), so the clocks of workers do not matter.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session, sessionmaker
+
+from jobs.errors import Unavailable
+
+_BUSY_SECONDS = 30
+_MIGRATION_LOCK = 7_025_513_861
+"""Key of the advisory lock that migrators queue for; an arbitrary number, the same for ever."""
+
+_POSTGRES_OPTIONS = "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=60s"
+
+
+class Database:
+    """A handle on the database; safe to share between threads, made anew in every process.
+
+    Raises:
+        ValueError: a URL of another kind of database, or of an SQLite database in memory.
+    """
+
+    def __init__(self, url: str) -> None:
+        parsed = _normal(make_url(url))
+        self._engine = _sqlite_engine(parsed) if parsed.get_backend_name() == "sqlite" else _postgres_engine(parsed)
+        self._write = sessionmaker(self._engine, expire_on_commit=False)
+        reader = self._engine.execution_options(readonly=True, **_readonly(self._engine))
+        self._read = sessionmaker(reader, expire_on_commit=False)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Commit at the end of the block, roll back on an exception.
+
+        Raises:
+            Unavailable: the database cannot be reached. If that happened during the commit, it may have been made.
+        """
+        with _unavailable(), self._write() as session:
+            yield session
+            session.commit()
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that only reads; on SQLite it waits for no writer."""
+        with _unavailable(), self._read() as session:
+            yield session
+
+    def ping(self) -> None:
+        """Raise Unavailable unless the database answers."""
+        with self.read() as session:
+            session.execute(sa.text("SELECT 1"))
+
+    def dispose(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    @contextmanager
+    def schema_change(self) -> Iterator[Connection]:
+        """One transaction that may change tables; a second migrator waits until it has ended."""
+        with _unavailable(), self._engine.connect() as connection:
+            if self._engine.dialect.name == "sqlite":
+                with _without_foreign_keys(connection), connection.begin():
+                    yield connection
+            else:
+                with connection.begin():
+                    connection.exec_driver_sql("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '10min'")
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+                    yield connection
+
+
+def _normal(url: URL) -> URL:
+    backend = url.get_backend_name()
+    if backend in ("postgres", "postgresql"):
+        return url.set(drivername="postgresql+psycopg")
+    if backend != "sqlite" or not url.database or url.database == ":memory:":
+        raise ValueError("database_url must be sqlite:///FILE or postgresql://…")
+    return url
+
+
+_engine = functools.partial(sa.create_engine, json_serializer=functools.partial(json.dumps, allow_nan=False))
+
+
+def _postgres_engine(url: URL) -> Engine:
+    connect = {
+        "connect_timeout": 5,
+        "application_name": "ppo-service",
+        "options": _POSTGRES_OPTIONS,
+        "keepalives_idle": 10,
+        "tcp_user_timeout": 15_000,
+    }
+    return _engine(url, pool_size=10, max_overflow=40, pool_timeout=10, pool_pre_ping=True, connect_args=connect)
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    engine = _engine(url, pool_size=10, max_overflow=40, pool_timeout=10, connect_args={"timeout": _BUSY_SECONDS})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # the driver must not begin transactions of its own
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    readonly = connection.get_execution_options().get("readonly", False)
+    connection.exec_driver_sql("BEGIN" if readonly else "BEGIN IMMEDIATE")
+
+
+def _readonly(engine: Engine) -> dict[str, bool]:
+    return {"postgresql_readonly": True} if engine.dialect.name == "postgresql" else {}
+
+
+@contextmanager
+def _without_foreign_keys(connection: Connection) -> Iterator[None]:
+    """SQLite alters a table by copying and dropping it, which would cascade; inside a transaction it is too late."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)  # noqa: S101 - narrows a type
+    driver.execute("PRAGMA foreign_keys=OFF")
+    try:
+        yield
+    finally:
+        driver.execute("PRAGMA foreign_keys=ON")
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """Turn errors of the connection into Unavailable; the driver's text may hold addresses and stays in the cause."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeout) as error:
+        raise Unavailable("the database cannot be reached, or is busy") from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise Unavailable("the connection to the database was lost") from error
+        raise

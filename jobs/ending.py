@@ -1,0 +1,163 @@
+"""How an attempt ends: by its worker under the fence, or by the reaper when the worker is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from jobs.clock import db_time
+from jobs.db import Database
+from jobs.errors import LeaseLost, Unavailable
+from jobs.lease import Lease, fence, held
+from jobs.mask import mask
+from jobs.plain import storable
+from jobs.states import JobState, Move
+from jobs.tables import Job, JobAttempt
+from jobs.transition import Happening, move, touch
+from jobs.views import JobError
+
+LOST = "lost"
+"""Outcome of an attempt whose worker went silent."""
+
+_REAP_AT_ONCE = 100
+
+
+def succeed(db: Database, lease: Lease, *, stop_reason: str = "completed") -> None:
+    """End the job well; raises LeaseLost."""
+    with _ending(db, lease, Move.SUCCEED) as session:
+        _end(session, lease, Move.SUCCEED, stop_reason, stop_reason=stop_reason)
+
+
+def cancelled(db: Database, lease: Lease) -> None:
+    """End the job because its owner asked; raises LeaseLost."""
+    with _ending(db, lease, Move.CANCEL) as session:
+        _end(session, lease, Move.CANCEL, "cancelled while running", stop_reason="cancelled")
+
+
+def fail(db: Database, lease: Lease, error: JobError) -> None:
+    """End the job with an error that no further attempt can help; raises LeaseLost."""
+    with _ending(db, lease, Move.FAIL) as session:
+        _end(session, lease, Move.FAIL, error.message, error=error, charge=True)
+
+
+def requeue(db: Database, lease: Lease, *, error: JobError | None, charge: bool, delay_seconds: float = 0) -> None:
+    """Give the job back to the queue, to go on from its last checkpoint; raises LeaseLost.
+
+    With `charge` the attempt counts as failed, and the last one that may fail fails the job. A job whose owner wants it
+    cancelled is cancelled.
+    """
+    with _ending(db, lease, Move.REQUEUE, Move.FAIL, Move.CANCEL) as session:
+        job = held(touch(session, fence(lease)), lease)
+        _give_up(session, job, error=error, charge=charge, delay_seconds=delay_seconds)
+
+
+def reap(db: Database) -> list[str]:
+    """Take jobs from workers whose lease ran out, and return their ids. Any process may call it at any time."""
+    expired = sa.select(Job).where(Job.state == JobState.RUNNING, Job.lease_expire_time < db_time())
+    expired = expired.order_by(Job.lease_expire_time).limit(_REAP_AT_ONCE).with_for_update(skip_locked=True)
+    with db.transaction() as session:
+        jobs = list(session.scalars(expired))
+        for job in jobs:
+            delay = backoff_seconds(job.failed_attempts + 1)
+            _give_up(session, job, error=_worker_lost(job), charge=True, delay_seconds=delay, outcome=LOST)
+    return [job.id for job in jobs]
+
+
+def release(db: Database, job_id: str) -> bool:
+    """Take a running job from its worker without charging an attempt: the operator's way. False if it is not running."""
+    running = sa.select(Job).where(Job.id == job_id, Job.state == JobState.RUNNING).with_for_update()
+    with db.transaction() as session:
+        job = session.scalar(running)
+        if job is not None:
+            _give_up(session, job, error=None, charge=False, delay_seconds=0, outcome=LOST)
+    return job is not None
+
+
+def backoff_seconds(failed_attempts: int) -> float:
+    """How long to wait after so many failed attempts: at first not at all, then 10, 20, 40 … to 600 s."""
+    return min(600.0, 10.0 * 2.0 ** min(failed_attempts - 2, 10)) if failed_attempts >= 2 else 0.0
+
+
+@contextmanager
+def _ending(db: Database, lease: Lease, *outcomes: Move) -> Iterator[Session]:
+    """A transaction that ends the attempt; when it fails, look whether it, or one before it, went through after all."""
+    try:
+        with db.transaction() as session:
+            yield session
+    except (LeaseLost, Unavailable):
+        if _outcome(db, lease) not in outcomes:
+            raise
+
+
+def _outcome(db: Database, lease: Lease) -> str | None:
+    mine = JobAttempt.job_id == lease.job_id, JobAttempt.lease_token == lease.token
+    with db.read() as session:
+        return session.scalar(sa.select(JobAttempt.outcome).where(*mine))
+
+
+def _give_up(
+    session: Session,
+    job: Job,
+    *,
+    error: JobError | None,
+    charge: bool,
+    delay_seconds: float,
+    outcome: str | None = None,
+) -> None:
+    """Cancel, fail or requeue a running job whose row is locked."""
+    lease = Lease(job.id, job.lease_token, job.attempt)
+    reason = error.message if error else "given back by the worker"
+    if job.cancel_request_time is not None:
+        _end(session, lease, Move.CANCEL, reason, outcome=outcome, error=error, charge=charge, stop_reason="cancelled")
+    elif charge and job.failed_attempts + 1 >= job.max_attempts:
+        _end(session, lease, Move.FAIL, reason, outcome=outcome, error=error or _exhausted(job), charge=True)
+    else:
+        later = {"not_before": db_time(delay_seconds), "next_wake_time": db_time(delay_seconds)}
+        _end(session, lease, Move.REQUEUE, reason, outcome=outcome, error=error, charge=charge, **later)
+
+
+def _end(
+    session: Session,
+    lease: Lease,
+    how: Move,
+    message: str,
+    *,
+    outcome: str | None = None,
+    error: JobError | None = None,
+    charge: bool = False,
+    **values: Any,
+) -> None:
+    """Move the job out of `running` and close the attempt."""
+    document = _document(error) if error else None
+    if document is not None or how is Move.SUCCEED:
+        values["error"] = document
+    data = {key: value for key, value in (document or {}).items() if key != "log_tail"}
+    what = Happening(_clean(message), data)
+    charged = Job.failed_attempts + int(charge)
+    held(move(session, how, fence(lease), what, failed_attempts=charged, **values), lease)
+    mine = JobAttempt.job_id == lease.job_id, JobAttempt.lease_token == lease.token
+    close = {"end_time": db_time(), "outcome": outcome or how, "charged": charge, "error": document}
+    session.execute(sa.update(JobAttempt).where(*mine).values(**close))
+
+
+def _document(error: JobError) -> dict[str, Any]:
+    fields = error.model_dump(mode="json", exclude_none=True)
+    return {key: _clean(value) if isinstance(value, str) else value for key, value in fields.items()}
+
+
+def _clean(text: str) -> str:
+    return mask(storable(text))
+
+
+def _worker_lost(job: Job) -> JobError:
+    message = f"worker {job.worker_id} stopped reporting"
+    return JobError(code="worker_lost", category="infra", message=message, attempt=job.attempt, step=job.step)
+
+
+def _exhausted(job: Job) -> JobError:
+    message = f"{job.max_attempts} attempts failed"
+    return JobError(code="attempts_exhausted", category="infra", message=message, attempt=job.attempt, step=job.step)

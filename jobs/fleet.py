@@ -1,0 +1,104 @@
+"""All jobs and workers together: wake-ups, signs of life, numbers for operators. Not scoped to an owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from jobs.clock import db_time
+from jobs.db import Database
+from jobs.states import JobState
+from jobs.tables import Job, Worker
+
+_ALIVE_SECONDS = 60
+_FORGOTTEN_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """The newest numbers of a running job."""
+
+    job_id: str
+    name: str
+    owner_id: str
+    step: int
+    scalars: dict[str, float]
+    update_time: datetime
+
+
+@dataclass(frozen=True)
+class WorkerRow:
+    """A worker that is alive."""
+
+    id: str
+    host: str
+    metrics_url: str | None
+    slots: int
+    busy: int
+    queues: list[str]
+    update_time: datetime
+
+
+def due_wakeups(db: Database, *, every_seconds: float, limit: int = 100) -> list[tuple[str, str]]:
+    """Id and queue of queued jobs that may start and were not woken for `every_seconds`; marks them as woken."""
+    due = sa.select(Job.id, Job.queue).where(Job.state == JobState.QUEUED, Job.next_wake_time <= db_time())
+    due = due.order_by(Job.next_wake_time).limit(limit).with_for_update(skip_locked=True)
+    with db.transaction() as session:
+        found = [(job_id, queue) for job_id, queue in session.execute(due)]
+        woken = sa.update(Job).where(Job.id.in_([job_id for job_id, _ in found]))
+        session.execute(woken.values(next_wake_time=db_time(every_seconds)))
+    return found
+
+
+def beat_worker(
+    db: Database,
+    worker_id: str,
+    *,
+    host: str,
+    metrics_url: str | None,
+    slots: int,
+    busy: int,
+    queues: Sequence[str],
+) -> None:
+    """Say that a worker is alive."""
+    facts = {"host": host, "metrics_url": metrics_url, "slots": slots, "busy": busy, "queues": list(queues)}
+    beat = sa.update(Worker).where(Worker.id == worker_id).values(update_time=db_time(), **facts)
+    with db.transaction() as session:
+        if session.execute(beat.returning(Worker.id)).first() is None:
+            session.execute(sa.delete(Worker).where(Worker.update_time < db_time(-_FORGOTTEN_SECONDS)))
+            session.add(Worker(id=worker_id, **facts))
+
+
+def forget_worker(db: Database, worker_id: str) -> None:
+    """A worker has ended in order."""
+    with db.transaction() as session:
+        session.execute(sa.delete(Worker).where(Worker.id == worker_id))
+
+
+def workers(db: Database) -> list[WorkerRow]:
+    """Workers heard of in the last minute."""
+    alive = sa.select(Worker).where(Worker.update_time > db_time(-_ALIVE_SECONDS)).order_by(Worker.id)
+    with db.read() as session:
+        return [
+            WorkerRow(row.id, row.host, row.metrics_url, row.slots, row.busy, row.queues, row.update_time)
+            for row in session.scalars(alive)
+        ]
+
+
+def live_metrics(db: Database) -> list[LiveJob]:
+    """The newest numbers of every running job."""
+    columns = Job.id, Job.name, Job.owner_id, Job.step, Job.latest_metrics, Job.update_time
+    running = sa.select(*columns).where(Job.state == JobState.RUNNING).order_by(Job.id)
+    with db.read() as session:
+        return [LiveJob(*row) for row in session.execute(running)]
+
+
+def count_by_state(db: Database) -> dict[JobState, int]:
+    """How many jobs there are in each state."""
+    counts = sa.select(Job.state, sa.func.count()).group_by(Job.state)
+    with db.read() as session:
+        found = {state: count for state, count in session.execute(counts)}
+    return {state: found.get(state, 0) for state in JobState}

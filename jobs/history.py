@@ -1,0 +1,207 @@
+"""What a job has left behind: events, metrics, samples, checkpoints, logs. Reads only, scoped to the owner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from jobs.auth import Principal
+from jobs.db import Database
+from jobs.errors import InvalidArgument, JobNotFound, Problem
+from jobs.problems import nearest
+from jobs.tables import Job, JobCheckpoint, JobEvent, JobMetrics, JobSample
+from jobs.views import CheckpointView, JobEventView, LogsView, MetricsView, SampleView
+from ppo_engine.rundir import RunDir
+from ppo_engine.stats import SCALARS, is_component_key
+
+_LOG_BYTES_PER_LINE = 512
+_MAX_LOG_BYTES = 8 * 1024 * 1024
+
+
+def owned(session: Session, principal: Principal, job_id: str, *, lock: bool = False) -> Job:
+    """The job, if it is the principal's own; raises JobNotFound otherwise, whether it exists or not."""
+    query = sa.select(Job).where(Job.id == job_id, Job.owner_id == principal.owner_id)
+    job = session.scalar(query.with_for_update() if lock else query)
+    if job is None:
+        raise JobNotFound("there is no such job")
+    return job
+
+
+def events(
+    db: Database, principal: Principal, job_id: str, *, after_seq: int = 0, limit: int = 1000
+) -> list[JobEventView]:
+    """Events after `after_seq`, oldest first."""
+    check_range("after_seq", after_seq, 0, 2**62)
+    check_range("limit", limit, 1, 10_000)
+    query = sa.select(JobEvent).where(JobEvent.job_id == job_id, JobEvent.seq > after_seq)
+    with db.read() as session:
+        owned(session, principal, job_id)
+        return [_event_view(row) for row in session.scalars(query.order_by(JobEvent.seq).limit(limit))]
+
+
+def _event_view(row: JobEvent) -> JobEventView:
+    return JobEventView(
+        seq=row.seq,
+        time=row.time,
+        type=row.type,
+        state=row.state,
+        attempt=row.attempt,
+        message=row.message,
+        data=row.data,
+    )
+
+
+# --- metrics ------------------------------------------------------------------------------------------------------
+
+
+def metrics(
+    db: Database,
+    principal: Principal,
+    job_id: str,
+    *,
+    keys: Sequence[str] = (),
+    from_step: int = 0,
+    max_points: int = 1000,
+) -> MetricsView:
+    """Metrics as columns; every n-th step and the last where there are more than `max_points` steps."""
+    check_range("from_step", from_step, 0, 2**62)
+    check_range("max_points", max_points, 2, 10_000)
+    _check_keys(keys)
+    with db.read() as session:
+        owned(session, principal, job_id)
+        stride, last = _stride(session, job_id, from_step, max_points)
+        chosen = sa.or_((JobMetrics.step - from_step) % stride == 0, JobMetrics.step == last)
+        query = sa.select(JobMetrics).where(JobMetrics.job_id == job_id, JobMetrics.step >= from_step, chosen)
+        rows = list(session.scalars(query.order_by(JobMetrics.step)))
+    wanted = keys or sorted({key for row in rows for key in row.scalars})
+    return MetricsView(
+        job_id=job_id,
+        steps=[row.step for row in rows],
+        times=[row.time for row in rows],
+        series={key: [row.scalars.get(key) for row in rows] for key in wanted},
+        downsampled=stride > 1,
+    )
+
+
+def _stride(session: Session, job_id: str, from_step: int, max_points: int) -> tuple[int, int]:
+    """Distance of the steps to show, and the last step there is."""
+    found = sa.select(sa.func.count(), sa.func.coalesce(sa.func.max(JobMetrics.step), 0))
+    count, last = session.execute(found.where(JobMetrics.job_id == job_id, JobMetrics.step >= from_step)).one()
+    # The last step is always shown, so one of the points is taken already.
+    return (1 if count <= max_points else -(-(last - from_step + 1) // (max_points - 1))), last
+
+
+def _check_keys(keys: Sequence[str]) -> None:
+    problems = [
+        Problem(pointer="/keys", code="unknown_metric", detail="no such metric", given=key[:128], suggestion=close)
+        for key in keys
+        if key not in SCALARS and not is_component_key(key)
+        for close in [nearest(key[:128], SCALARS)]
+    ]
+    if problems:
+        raise InvalidArgument(f"there is no metric `{problems[0].given}`", problems=problems)
+
+
+# --- samples and checkpoints --------------------------------------------------------------------------------------
+
+
+def samples(
+    db: Database, principal: Principal, job_id: str, *, step: int | None = None, limit: int = 100
+) -> list[SampleView]:
+    """Stored responses of a step, or of the latest step that has some."""
+    check_range("limit", limit, 1, 1000)
+    with db.read() as session:
+        owned(session, principal, job_id)
+        mine = JobSample.job_id == job_id
+        latest = sa.select(sa.func.max(JobSample.step)).where(mine).scalar_subquery()
+        query = sa.select(JobSample).where(mine, JobSample.step == (latest if step is None else step))
+        return [_sample_view(row) for row in session.scalars(query.order_by(JobSample.index).limit(limit))]
+
+
+def _sample_view(row: JobSample) -> SampleView:
+    return SampleView(
+        step=row.step,
+        index=row.index,
+        prompt=row.prompt,
+        response=row.response,
+        score=row.score,
+        components=row.components,
+        kl=row.kl,
+        response_tokens=row.response_tokens,
+        finished=row.finished,
+    )
+
+
+def checkpoints(db: Database, principal: Principal, job_id: str) -> list[CheckpointView]:
+    """Checkpoints that are kept, oldest first."""
+    query = sa.select(JobCheckpoint).where(JobCheckpoint.job_id == job_id).order_by(JobCheckpoint.step)
+    with db.read() as session:
+        owned(session, principal, job_id)
+        return [_checkpoint_view(row) for row in session.scalars(query)]
+
+
+def _checkpoint_view(row: JobCheckpoint) -> CheckpointView:
+    return CheckpointView(
+        step=row.step,
+        attempt=row.attempt,
+        size_bytes=row.size_bytes,
+        sha256=row.sha256,
+        create_time=row.create_time,
+        links={"archive": f"/v1/jobs/{row.job_id}/checkpoints/{row.step}/archive"},
+    )
+
+
+def checkpoint_dir(db: Database, principal: Principal, job_id: str, step: int, runs_dir: Path) -> Path:
+    """The folder of a checkpoint; raises JobNotFound if it is not kept."""
+    with db.read() as session:
+        owned(session, principal, job_id)
+        row = session.get(JobCheckpoint, (job_id, step)) if 0 <= step < 2**63 else None
+    folder = runs_dir / job_id / row.path if row is not None else None
+    if folder is None or not folder.is_dir():
+        raise JobNotFound(f"the job keeps no checkpoint of step {step}")
+    return folder
+
+
+# --- logs ---------------------------------------------------------------------------------------------------------
+
+
+def logs(
+    db: Database, principal: Principal, job_id: str, runs_dir: Path, *, tail: int = 200, attempt: int | None = None
+) -> LogsView:
+    """The last `tail` lines of an attempt's log, by default the newest attempt's."""
+    check_range("tail", tail, 1, 10_000)
+    with db.read() as session:
+        newest = owned(session, principal, job_id).attempt
+    if attempt is not None:
+        check_range("attempt", attempt, 1, max(newest, 1))
+    number = newest if attempt is None else attempt
+    lines, truncated = _tail(RunDir(runs_dir / job_id).log(number), tail)
+    return LogsView(attempt=number, lines=lines, truncated=truncated)
+
+
+def _tail(path: Path, count: int) -> tuple[list[str], bool]:
+    """The last lines of a file, and whether there are more before them."""
+    if not path.is_file():
+        return [], False
+    window = min(count * _LOG_BYTES_PER_LINE, _MAX_LOG_BYTES)
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - window))
+        text = file.read(window).decode("utf-8", "replace")
+    lines = text.splitlines()
+    if size > window:
+        lines = lines[1:]  # the first one is most likely cut
+    return lines[-count:], size > window or len(lines) > count
+
+
+def check_range(name: str, value: int, low: int, high: int) -> None:
+    """Raise InvalidArgument unless low <= value <= high."""
+    if not low <= value <= high:
+        problem = Problem(
+            pointer=f"/{name}", code="out_of_range", detail=f"must be from {low} to {high}", given=str(value)[:32]
+        )
+        raise InvalidArgument(f"{name} must be from {low} to {high}", problems=[problem])

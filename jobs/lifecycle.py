@@ -1,0 +1,34 @@
+"""What a worker may do to a job: the worker's face of the domain.
+
+Every write of an attempt is fenced by its lease and raises LeaseLost when another attempt owns the job, or nobody does.
+"""
+
+from __future__ import annotations
+
+from jobs.claiming import Claim, claim
+from jobs.ending import backoff_seconds, cancelled, fail, reap, requeue, succeed
+from jobs.fleet import beat_worker, due_wakeups, forget_worker
+from jobs.lease import Lease, Wishes, heartbeat
+from jobs.recording import discard_checkpoint, record_checkpoint, record_phase, record_started, record_step
+
+__all__ = [
+    "Claim",
+    "Lease",
+    "Wishes",
+    "backoff_seconds",
+    "beat_worker",
+    "cancelled",
+    "claim",
+    "discard_checkpoint",
+    "due_wakeups",
+    "fail",
+    "forget_worker",
+    "heartbeat",
+    "reap",
+    "record_checkpoint",
+    "record_phase",
+    "record_started",
+    "record_step",
+    "requeue",
+    "succeed",
+]

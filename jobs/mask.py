@@ -1,0 +1,16 @@
+"""What no log line and no error message may show."""
+
+from __future__ import annotations
+
+import re
+
+_API_KEY = re.compile(r"ppo_[A-Za-z0-9_-]{43}")
+_URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+@")
+_BEARER = re.compile(r"(?i)\b(bearer|basic) [A-Za-z0-9._~+/=-]{8,}")
+
+
+def mask(text: str) -> str:
+    """Replace API keys, passwords in URLs and authorization headers."""
+    text = _API_KEY.sub("ppo_***", text)
+    text = _URL_PASSWORD.sub(r"\1:***@", text)
+    return _BEARER.sub(r"\1 ***", text)

@@ -1,0 +1,207 @@
+"""What the front door may do: every function is one transaction, scoped to the principal, and raises JobsError."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from jobs.auth import Principal
+from jobs.clock import db_time
+from jobs.db import Database
+from jobs.errors import IdempotencyConflict, IllegalTransition, InvalidArgument
+from jobs.fleet import LiveJob, WorkerRow, count_by_state, live_metrics, workers
+from jobs.history import (
+    check_range,
+    checkpoint_dir,
+    checkpoints,
+    events,
+    logs,
+    metrics,
+    owned,
+    samples,
+)
+from jobs.job_view import job_view, job_views
+from jobs.sources import check_sources
+from jobs.spec import JobSpec, spec_hash
+from jobs.states import TERMINAL, JobState, Move, allowed_actions
+from jobs.tables import Job, JobLabel
+from jobs.transition import Happening, enter, move, note
+from jobs.views import JobView, Page
+
+__all__ = [
+    "LiveJob",
+    "WorkerRow",
+    "cancel",
+    "checkpoint_dir",
+    "checkpoints",
+    "count_by_state",
+    "events",
+    "get",
+    "list_jobs",
+    "live_metrics",
+    "logs",
+    "metrics",
+    "samples",
+    "submit",
+    "workers",
+]
+
+MAX_PAGE_SIZE = 500
+_BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
+_JOB_ID = re.compile(r"job_[0-9a-hjkmnp-tv-z]{26}")
+_REQUEST_ID = re.compile(r"[!-~]{1,255}")
+
+
+def new_job_id() -> str:
+    """`job_` and 26 characters that sort by the time they were made: 52 bits of microseconds, 78 of chance."""
+    number = (time.time_ns() // 1000) << 78 | secrets.randbits(78)
+    return "job_" + "".join(_BASE32[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+# --- submit -------------------------------------------------------------------------------------------------------
+
+
+def submit(
+    db: Database, principal: Principal, spec: JobSpec, *, roots: Sequence[Path], request_id: str | None = None
+) -> tuple[JobView, bool]:
+    """Accept a job; the flag says whether it was created now or by an earlier request with this `request_id`.
+
+    Raises:
+        InvalidSpec: a path in the spec is not under `roots`.
+        IdempotencyConflict: `request_id` came with another spec before.
+    """
+    if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
+        raise InvalidArgument("an idempotency key is 1 to 255 visible ASCII characters")
+    earlier = _earlier(db, principal, spec, request_id)
+    if earlier is not None:
+        return earlier, False
+    check_sources(spec, roots)
+    try:
+        return _create(db, principal, spec, request_id), True
+    except IntegrityError:
+        earlier = _earlier(db, principal, spec, request_id)  # a twin of this request was faster
+        if earlier is None:
+            raise
+        return earlier, False
+
+
+def _earlier(db: Database, principal: Principal, spec: JobSpec, request_id: str | None) -> JobView | None:
+    if request_id is None:
+        return None
+    query = sa.select(Job).where(Job.owner_id == principal.owner_id, Job.request_id == request_id)
+    with db.read() as session:
+        job = session.scalar(query)
+        if job is None:
+            return None
+        if job.spec_hash != spec_hash(spec):
+            raise IdempotencyConflict("this idempotency key was used with another spec; use a new key for a new job")
+        return job_view(session, job)
+
+
+def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str | None) -> JobView:
+    job = Job(
+        id=new_job_id(),
+        owner_id=principal.owner_id,
+        request_id=request_id,
+        name=spec.name,
+        spec=spec.document(),
+        spec_hash=spec_hash(spec),
+        queue=spec.resources.queue,
+        priority=spec.resources.priority,
+        max_attempts=spec.retry.max_attempts,
+        steps_total=spec.ppo.steps,
+    )
+    with db.transaction() as session:
+        enter(session, job)
+        session.add_all(JobLabel(job_id=job.id, key=key, value=value) for key, value in spec.labels.items())
+        session.flush()
+        session.refresh(job)
+        return job_view(session, job)
+
+
+# --- read ---------------------------------------------------------------------------------------------------------
+
+
+def get(db: Database, principal: Principal, job_id: str) -> JobView:
+    """One job; raises JobNotFound."""
+    with db.read() as session:
+        return job_view(session, owned(session, principal, job_id))
+
+
+def list_jobs(
+    db: Database,
+    principal: Principal,
+    *,
+    states: Sequence[JobState] = (),
+    labels: Mapping[str, str] = {},
+    page_size: int = 50,
+    page_token: str | None = None,
+) -> Page[JobView]:
+    """A page of the principal's jobs, newest first; a larger `page_size` than MAX_PAGE_SIZE is cut to it."""
+    check_range("page_size", page_size, 1, 2**31)
+    size = min(page_size, MAX_PAGE_SIZE)
+    query = sa.select(Job).where(Job.owner_id == principal.owner_id)
+    if states:
+        query = query.where(Job.state.in_(states))
+    for key, value in labels.items():
+        found = sa.select(JobLabel.job_id).where(JobLabel.key == key, JobLabel.value == value)
+        query = query.where(Job.id.in_(found))
+    if page_token is not None:
+        query = query.where(Job.id < _after(page_token))
+    with db.read() as session:
+        rows = list(session.scalars(query.order_by(Job.id.desc()).limit(size + 1)))
+        token = _page_token(rows[size - 1].id) if len(rows) > size else None
+        return Page[JobView](items=job_views(session, rows[:size]), next_page_token=token)
+
+
+def _page_token(job_id: str) -> str:
+    return base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
+
+
+def _after(page_token: str) -> str:
+    try:
+        job_id = base64.urlsafe_b64decode(page_token + "=" * (-len(page_token) % 4)).decode("ascii")
+    except (binascii.Error, ValueError):
+        job_id = ""
+    if not _JOB_ID.fullmatch(job_id):
+        raise InvalidArgument("page_token is not one that this service gave out")
+    return job_id
+
+
+# --- cancel -------------------------------------------------------------------------------------------------------
+
+
+def cancel(db: Database, principal: Principal, job_id: str) -> JobView:
+    """Cancel a job: at once where it waits, at the end of its step where it runs. Asking twice is fine.
+
+    Raises:
+        IllegalTransition: it has already succeeded or failed.
+    """
+    with db.transaction() as session:
+        job = owned(session, principal, job_id, lock=True)
+        if job.state in TERMINAL and job.state is not JobState.CANCELLED:
+            raise IllegalTransition(
+                f"the job has already {job.state}", state=job.state, allowed_actions=allowed_actions(job.state)
+            )
+        return job_view(session, _cancel(session, job))
+
+
+def _cancel(session: Session, job: Job) -> Job:
+    this = [Job.id == job.id]
+    if job.state is JobState.RUNNING and job.cancel_request_time is None:
+        what = Happening("cancel requested; the worker ends the current step first")
+        return note(session, "cancel_requested", this, what, cancel_request_time=db_time()) or job
+    if job.state in (JobState.QUEUED, JobState.PAUSED):
+        what = Happening("cancelled before a worker held it")
+        asked = {"cancel_request_time": db_time(), "stop_reason": "cancelled"}
+        return move(session, Move.CANCEL, this, what, **asked) or job
+    return job

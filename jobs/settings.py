@@ -1,0 +1,52 @@
+"""What the operator sets, from the environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from ppo_engine.rundir import RunDir
+
+
+class DomainSettings(BaseSettings):
+    """Settings that every process of the service shares: variables `PPO_HOME`, `PPO_DATABASE_URL`, …"""
+
+    model_config = SettingsConfigDict(env_prefix="PPO_", extra="ignore", validate_default=True)
+
+    home: Path = Field(Path("var"), description="Folder of everything the service writes.")
+    database_url: str = Field(
+        default_factory=lambda data: f"sqlite:///{data['home']}/ppo.db",
+        description="`sqlite:///file.db` or `postgresql://user:password@host/name`. Default: `<home>/ppo.db`.",
+        repr=False,
+    )
+    model_roots: Annotated[list[Path], NoDecode] = Field(
+        default_factory=lambda data: [data["home"] / "models"],
+        description="Folders under which a spec may name models and prompt files, separated like PATH.",
+    )
+    key_pepper: SecretStr = Field(
+        SecretStr(""), description="Secret mixed into the stored hashes of API keys; another pepper voids all keys."
+    )
+
+    @field_validator("home")
+    @classmethod
+    def _absolute(cls, home: Path) -> Path:
+        """Processes with other working directories must mean the same folder."""
+        return home.expanduser().resolve()
+
+    @field_validator("model_roots", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
+
+    @property
+    def runs_dir(self) -> Path:
+        """Folder of the run directories."""
+        return self.home / "runs"
+
+    def run_dir(self, job_id: str) -> RunDir:
+        """The run directory of a job."""
+        return RunDir(self.runs_dir / job_id)

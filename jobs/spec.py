@@ -1,0 +1,105 @@
+"""The spec of a job: what the engine trains, and what the service adds to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from jobs.errors import InvalidSpec, Problem
+from jobs.problems import check
+from ppo_engine.config import RULES, Config, CrossCheck, Name, ResourcesConfig, TrainConfig, cross_checks
+
+LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+LabelValue = Annotated[str, StringConstraints(max_length=128)]
+
+
+class Resources(ResourcesConfig):
+    """Where and how long the job may run."""
+
+    queue: Name = Field("default", description="Only workers that serve this queue take the job.")
+    priority: int = Field(0, ge=-100, le=100, description="Higher starts earlier within the queue.")
+    max_runtime_seconds: int = Field(86_400, ge=1, le=31_536_000, description="Longest run, all attempts together.")
+
+
+class Retry(Config):
+    """What happens after an attempt that failed for no fault of the spec."""
+
+    max_attempts: int = Field(3, ge=1, le=100, description="Attempts that may fail before the job does.")
+
+
+class JobSpec(TrainConfig):
+    """All that is known of a job at submit."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=128,
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        description="A name for people; need not be unique.",
+    )
+    resources: Resources = Resources()
+    retry: Retry = Retry()
+    labels: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict, max_length=32, description="Free key-value pairs to find jobs by."
+    )
+
+    def train_config(self) -> TrainConfig:
+        """The part that the engine reads."""
+        resources = {name: getattr(self.resources, name) for name in ResourcesConfig.model_fields}
+        parts = {name: getattr(self, name) for name in TrainConfig.model_fields}
+        return TrainConfig(**{**parts, "resources": ResourcesConfig(**resources)})
+
+    def document(self) -> dict[str, Any]:
+        """The spec as JSON, defaults filled in and unused alternatives left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def parse_spec(data: Any) -> JobSpec:
+    """Read a spec from parsed JSON.
+
+    Raises:
+        InvalidSpec: with every problem found, those that span several fields included.
+    """
+    spec, problems = check(JobSpec, data, _rules)
+    if spec is None or problems:
+        raise invalid_spec(problems)
+    return spec
+
+
+def invalid_spec(problems: list[Problem]) -> InvalidSpec:
+    """The error that reports `problems`."""
+    first = f"{problems[0].pointer or 'the spec'}: {problems[0].detail}"
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return InvalidSpec(f"the spec cannot be run: {first}{more}", problems=problems)
+
+
+def spec_hash(spec: JobSpec) -> str:
+    """SHA-256 of the canonical JSON: equal for specs that mean the same run."""
+    text = json.dumps(spec.document(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a spec, with the names and parameters of the built-in rules."""
+    schema = JobSpec.model_json_schema()
+    rule = schema["$defs"]["RuleReward"]
+    rule["properties"]["name"]["enum"] = list(RULES)
+    rule["allOf"] = [_params_schema(name, model.model_json_schema()) for name, model in RULES.items()]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _params_schema(rule: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    return {"if": {"properties": {"name": {"const": rule}}}, "then": {"properties": {"params": params}}}
+
+
+def _rules(spec: JobSpec) -> list[Problem | CrossCheck]:
+    """Rules over several fields; parameters of rewards are reported in the words of all other fields."""
+    found: list[Problem | CrossCheck] = [rule for rule in cross_checks(spec) if "params" not in rule.loc]
+    for index, component in enumerate(spec.rewards):
+        if component.rule is not None and component.rule.name in RULES:
+            loc = ("rewards", index, "rule", "params")
+            found += check(RULES[component.rule.name], component.rule.params, loc=loc)[1]
+    return found
