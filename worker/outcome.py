@@ -1,0 +1,162 @@
+"""What the end of an attempt means: one pure function from what was seen to what is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from jobs.views import JobError
+from ppo_engine.errors import Category
+from ppo_engine.events import Failed, Finished, Outcome, Phase
+from worker.process import Exit
+
+CORRUPT = "checkpoint_corrupt"
+_MAX_ERROR_CHARS = 4000
+
+
+class Reason(StrEnum):
+    """Why the supervisor ended the engine."""
+
+    CANCEL = "cancel"
+    SHUTDOWN = "shutdown"
+    MAX_RUNTIME = "max_runtime"
+    HUNG = "hung"
+    PROTOCOL = "protocol"
+    FENCED = "fenced"
+
+
+class Ending(StrEnum):
+    """What becomes of the job."""
+
+    SUCCEED = "succeeded"
+    CANCEL = "cancelled"
+    FAIL = "failed"
+    REQUEUE = "requeued"
+    """Back in the queue, one attempt poorer."""
+    RELEASE = "released"
+    """Back in the queue as if this attempt had not been."""
+    DISCARD = "discarded"
+    """Its checkpoint is damaged: forget that one and go back to the queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """All that was seen of an attempt."""
+
+    attempt: int
+    exit: Exit
+    final: Finished | Failed | None = None
+    reason: Reason | None = None
+    detail: str = ""
+    """What was wrong, for PROTOCOL; how long, for HUNG and MAX_RUNTIME."""
+    phase: Phase | None = None
+    step: int = 0
+    saved_step: int | None = None
+    """Step of the newest checkpoint that the database knows."""
+    resumed: bool = False
+    oom_killed: bool = False
+    log_tail: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to write, and the error that explains it."""
+
+    ending: Ending
+    error: JobError | None = field(default=None)
+
+    @property
+    def code(self) -> str:
+        """The error's code, or nothing."""
+        return self.error.code if self.error else ""
+
+
+def verdict(seen: Seen) -> Verdict:
+    """Judge an attempt. A completed run stands, whatever else was asked of it meanwhile."""
+    if isinstance(seen.final, Finished) and seen.final.outcome is Outcome.COMPLETED and seen.reason != Reason.PROTOCOL:
+        return _completed(seen, seen.final)
+    match seen.reason:
+        case Reason.FENCED | Reason.SHUTDOWN:
+            return Verdict(Ending.RELEASE)
+        case Reason.CANCEL:
+            return Verdict(Ending.CANCEL)
+        case Reason.MAX_RUNTIME | Reason.HUNG | Reason.PROTOCOL:
+            return _ended_by_us(seen, seen.reason)
+        case None:
+            return _failed(seen, seen.final) if isinstance(seen.final, Failed) else _crashed(seen)
+
+
+def start_failed(error: OSError, attempt: int) -> Verdict:
+    """The engine could not even be started."""
+    return Verdict(
+        Ending.REQUEUE,
+        JobError(
+            code="engine_not_started",
+            category=Category.INFRA,
+            message=f"The engine could not be started: {error.strerror or error}.",
+            suggestion="Look at the worker's disk space and its engine command.",
+            attempt=attempt,
+        ),
+    )
+
+
+def _completed(seen: Seen, final: Finished) -> Verdict:
+    if seen.saved_step == final.step:
+        return Verdict(Ending.SUCCEED)
+    message = f"The engine completed step {final.step} without a saved checkpoint of it."
+    return Verdict(Ending.FAIL, _error(seen, "engine_protocol", Category.INTERNAL, message))
+
+
+def _ended_by_us(seen: Seen, reason: Reason) -> Verdict:
+    match reason:
+        case Reason.HUNG:
+            message = f"The engine said nothing for {seen.detail} and was killed; its log has its stacks."
+            return Verdict(Ending.REQUEUE, _error(seen, "engine_hung", Category.INFRA, message))
+        case Reason.MAX_RUNTIME:
+            message = f"The job ran for {seen.detail}, which is all that resources.max_runtime_seconds allows."
+            suggestion = "Raise resources.max_runtime_seconds or lower ppo.steps; the last checkpoint is kept."
+            return Verdict(Ending.FAIL, _error(seen, "max_runtime_exceeded", Category.USER, message, suggestion))
+        case _:
+            message = f"The engine broke the pipe's protocol: {seen.detail}."
+            return Verdict(Ending.FAIL, _error(seen, "engine_protocol", Category.INTERNAL, message))
+
+
+def _failed(seen: Seen, event: Failed) -> Verdict:
+    error = _error(seen, event.code, event.category, event.message, event.suggestion)
+    error = error.model_copy(update={"phase": event.phase or error.phase, "step": event.step})
+    if event.code == CORRUPT and seen.resumed:
+        return Verdict(Ending.DISCARD, error)
+    return Verdict(Ending.REQUEUE if event.retryable else Ending.FAIL, error)
+
+
+def _crashed(seen: Seen) -> Verdict:
+    if seen.oom_killed and seen.exit.signal == "SIGKILL":
+        message = "The kernel killed the engine: the machine's memory is exhausted."
+        suggestion = "Lower ppo.microbatch_size (changes no number) or use a smaller model or a larger machine."
+        return Verdict(Ending.REQUEUE, _error(seen, "out_of_memory", Category.CAPACITY, message, suggestion))
+    if seen.exit.signal in ("SIGKILL", "SIGTERM"):
+        message = f"The engine was killed from outside by {seen.exit.signal}."
+        return Verdict(Ending.REQUEUE, _error(seen, "engine_killed", Category.INFRA, message))
+    if isinstance(seen.final, Finished):
+        return Verdict(Ending.REQUEUE, _error(seen, "engine_stopped", Category.INFRA, "Something stopped the engine."))
+    if seen.exit.code == 0:
+        message = "The engine ended without saying how."
+        return Verdict(Ending.FAIL, _error(seen, "engine_protocol", Category.INTERNAL, message))
+    how = f"crashed with {seen.exit.signal}" if seen.exit.signal else f"ended with exit code {seen.exit.code}"
+    message = f"The engine {how} and left no error of its own; its log has more."
+    return Verdict(Ending.REQUEUE, _error(seen, "engine_crashed", Category.INTERNAL, message))
+
+
+def _error(seen: Seen, code: str, category: Category, message: str, suggestion: str = "") -> JobError:
+    return JobError(
+        code=code,
+        category=category,
+        message=message[:_MAX_ERROR_CHARS],
+        suggestion=suggestion,
+        phase=seen.phase,
+        step=seen.step,
+        attempt=seen.attempt,
+        exit_code=seen.exit.code,
+        signal=seen.exit.signal,
+        log_tail=seen.log_tail,
+    )

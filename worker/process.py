@@ -1,0 +1,176 @@
+"""One engine as a child process: events on one pipe, a log on the other, stdin as its lifeline."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO
+
+from pydantic import ValidationError
+
+from ppo_engine.events import Event, StepDone, parse
+from worker.engine_log import EngineLog
+
+MAX_LINE_BYTES = 8 * 2**20
+_PIPE_BYTES = 2**20
+"""Room for events while a database write waits: the engine trains on instead of blocking on its pipe."""
+_CHUNK_BYTES = 64 * 2**10
+_LINGER_SECONDS = 2.0
+
+
+class ProtocolError(Exception):
+    """The engine wrote something that is not an event."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended: with a code, or by a signal."""
+
+    code: int | None
+    signal: str | None
+
+    @classmethod
+    def of(cls, returncode: int) -> Exit:
+        """From `Popen.returncode`, which is negative for a signal."""
+        if returncode >= 0:
+            return cls(code=returncode, signal=None)
+        try:
+            return cls(code=None, signal=signal.Signals(-returncode).name)
+        except ValueError:
+            return cls(code=None, signal=f"SIG{-returncode}")
+
+
+class EngineProcess:
+    """A running engine. `read` belongs to one thread; `terminate`, `kill` and `dump_stacks` may be called from any.
+
+    Its standard input is a pipe that stays open and empty: when this process dies, however it dies, the engine reads
+    end-of-file and stops. No other child can hold that pipe open, since all its descriptors are close-on-exec.
+    """
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], log: EngineLog) -> None:
+        """Start it; raises OSError when the command cannot be run."""
+        self._log = log
+        self._buffer = bytearray()
+        self._lock = threading.Lock()
+        self._exited_at: float | None = None
+        self._popen = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            start_new_session=True,
+        )
+        self._selector = selectors.DefaultSelector()
+        self._watch(self._popen.stdout, self._events)
+        self._watch(self._popen.stderr, self._take_log)
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its group."""
+        return self._popen.pid
+
+    def read(self, timeout_seconds: float) -> Iterator[Event]:
+        """Yield the events that are there, waiting at most the timeout for something to read.
+
+        Raises:
+            ProtocolError: a line that is no event, or one without an end.
+        """
+        for key, _ in self._selector.select(timeout_seconds):
+            chunk = os.read(key.fd, _CHUNK_BYTES)
+            if not chunk:
+                self._selector.unregister(key.fileobj)
+            yield from key.data(chunk)
+
+    def ended(self) -> bool:
+        """Whether it has exited and all it wrote is read."""
+        if not self._exited():
+            return False
+        drained = not self._selector.get_map()
+        # A grandchild that left the group may hold the pipes open; it is not waited for.
+        return drained or time.monotonic() - (self._exited_at or 0.0) > _LINGER_SECONDS
+
+    def terminate(self) -> None:
+        """Ask the whole process group to stop."""
+        self._signal_group(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the whole process group."""
+        self._signal_group(signal.SIGKILL)
+
+    def dump_stacks(self) -> None:
+        """Ask the engine to write the stacks of its threads to its log."""
+        with self._lock:
+            if self._popen.poll() is None:
+                os.kill(self.pid, signal.SIGUSR1)
+
+    def close(self) -> Exit:
+        """Kill what still runs, reap it, close the pipes; returns how it ended."""
+        self.kill()
+        self._popen.wait()
+        self._exited()
+        self._selector.close()
+        for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
+            if pipe is not None:
+                pipe.close()
+        self._log.close()
+        return Exit.of(self._popen.returncode)
+
+    def _exited(self) -> bool:
+        with self._lock:
+            if self._exited_at is None and self._popen.poll() is not None:
+                self._exited_at = time.monotonic()
+                # What it started must not outlive it and keep the device.
+                self._killpg(signal.SIGKILL)
+            return self._exited_at is not None
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with self._lock:
+            if self._exited_at is None:
+                self._killpg(number)
+
+    def _killpg(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def _watch(self, pipe: IO[bytes] | None, take: Callable[[bytes], Iterator[Event]]) -> None:
+        if pipe is None:
+            raise ValueError("not a pipe")
+        # Beyond a user's quota of pipe memory, or where there is no such call, the default size has to do.
+        with suppress(OSError, AttributeError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._selector.register(pipe, selectors.EVENT_READ, take)
+
+    def _take_log(self, chunk: bytes) -> Iterator[Event]:
+        self._log.write(chunk)
+        return iter(())
+
+    def _events(self, chunk: bytes) -> Iterator[Event]:
+        """Events whose line is complete. A last line without an end is the mark of a killed writer, not an event."""
+        self._buffer += chunk
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = rest
+        if len(rest) > MAX_LINE_BYTES:
+            raise ProtocolError(f"a line of more than {MAX_LINE_BYTES} bytes")
+        for line in lines:
+            yield _event(bytes(line))
+
+
+def _event(line: bytes) -> Event:
+    try:
+        event = parse(line)
+    except ValidationError as error:
+        raise ProtocolError(f"not an event: {line[:200]!r}") from error
+    if isinstance(event, StepDone) and not all(map(math.isfinite, event.scalars.values())):
+        bad = [key for key, value in event.scalars.items() if not math.isfinite(value)]
+        raise ProtocolError(f"step {event.step} reports a number that is not finite: {', '.join(bad[:5])}")
+    return event

@@ -1,0 +1,121 @@
+"""Writes what happens in an attempt to the database, and remembers how far it is."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from jobs import lifecycle
+from jobs.db import Database
+from jobs.errors import LeaseLost, Unavailable
+from jobs.lifecycle import Claim
+from ppo_engine.events import CheckpointSaved, Event, Failed, Finished, Phase, PhaseEntered, Started, StepDone
+from ppo_engine.rundir import RunDir, checkpoint_step
+from worker import run_files
+from worker.lease import LeaseKeeper
+from worker.outcome import Ending, Verdict
+from worker.settings import WorkerSettings
+from worker.shutdown import Shutdown
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_MAX_RETRY_SECONDS = 600.0
+
+
+class Recorder:
+    """The pen of one attempt. Its methods raise LeaseLost, and Unavailable only when the worker is shutting down."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        *,
+        db: Database,
+        run_dir: RunDir,
+        keeper: LeaseKeeper,
+        settings: WorkerSettings,
+        shutdown: Shutdown,
+    ) -> None:
+        self._claim = claim
+        self._lease = claim.lease
+        self._db = db
+        self._run_dir = run_dir
+        self._keeper = keeper
+        self._settings = settings
+        self._shutdown = shutdown
+        self.phase: Phase | None = None
+        self.saved_step = checkpoint_step(Path(claim.checkpoint)) if claim.checkpoint else None
+        """Step of the newest checkpoint that the database knows."""
+        self.step = self.saved_step or 0
+        self.final: Finished | Failed | None = None
+
+    def record(self, event: Event) -> None:
+        """Write one event; the last one is kept for the verdict, which is written when the engine has gone."""
+        match event:
+            case Started():
+                self._write(partial(lifecycle.record_started, self._db, self._lease, event))
+                self.step = event.step
+            case PhaseEntered():
+                self._write(partial(lifecycle.record_phase, self._db, self._lease, event))
+                self.phase = event.phase
+            case StepDone():
+                self._write(partial(lifecycle.record_step, self._db, self._lease, event))
+                self.step = event.step
+            case CheckpointSaved():
+                dropped = self._write(partial(lifecycle.record_checkpoint, self._db, self._lease, event))
+                self.saved_step = event.step
+                run_files.delete_checkpoints(self._run_dir, dropped)
+            case Finished() | Failed():
+                self.final = event
+
+    def settle(self, judged: Verdict) -> None:
+        """Write the end of the attempt."""
+        db, lease, error = self._db, self._lease, judged.error
+        match judged.ending:
+            case Ending.SUCCEED:
+                self._write(partial(lifecycle.succeed, db, lease))
+            case Ending.CANCEL:
+                self._write(partial(lifecycle.cancelled, db, lease))
+            case Ending.RELEASE:
+                self._write(partial(lifecycle.requeue, db, lease, error=None, charge=False))
+            case Ending.DISCARD:
+                self._discard_checkpoint()
+                self._write(partial(lifecycle.requeue, db, lease, error=error, charge=False))
+            case Ending.REQUEUE:
+                delay = self._retry_delay_seconds()
+                self._write(partial(lifecycle.requeue, db, lease, error=error, charge=True, delay_seconds=delay))
+            case Ending.FAIL if error is not None:
+                self._write(partial(lifecycle.fail, db, lease, error))
+        log.info("%s: attempt %d %s %s", lease.job_id, lease.attempt, judged.ending, judged.code)
+
+    def _discard_checkpoint(self) -> None:
+        checkpoint = self._claim.checkpoint
+        if checkpoint is not None:
+            self._write(partial(lifecycle.discard_checkpoint, self._db, self._lease, checkpoint))
+            run_files.quarantine_checkpoint(self._run_dir, checkpoint)
+
+    def _retry_delay_seconds(self) -> float:
+        doubled = self._settings.retry_delay_seconds * float(2 ** min(self._lease.attempt - 1, 10))
+        return min(doubled, _MAX_RETRY_SECONDS) * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+
+    def _write(self, write: Callable[[], T]) -> T:
+        """Write, and again while the database is away: the engine trains on, and the fence ends it if that lasts."""
+        pause_seconds, patience_ends = 0.1, float("inf")
+        while True:
+            try:
+                return write()
+            except Unavailable:
+                if self._keeper.lost:
+                    raise LeaseLost("the job is another attempt's") from None
+                if self._shutdown.asked:
+                    patience_ends = min(patience_ends, time.monotonic() + self._settings.grace_seconds)
+                if time.monotonic() > patience_ends or self._shutdown.urgent:
+                    raise
+                time.sleep(pause_seconds * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+                pause_seconds = min(2 * pause_seconds, 2.0)

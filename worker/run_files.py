@@ -1,0 +1,66 @@
+"""What the worker does in a run's directory: puts the spec there, takes away checkpoints that nobody keeps."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from ppo_engine.config import TrainConfig
+from ppo_engine.rundir import RunDir
+
+log = logging.getLogger(__name__)
+
+_TRASH = ".trash-"
+_CORRUPT = ".corrupt-"
+
+
+def prepare(run_dir: RunDir, config: TrainConfig) -> None:
+    """Create the directory with `spec.json` in it, and finish deletions that a crash cut short; raises OSError."""
+    run_dir.checkpoints.mkdir(parents=True, exist_ok=True)
+    for left in run_dir.checkpoints.glob(f"{_TRASH}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True, ensure_ascii=False, indent=1)
+    _write_atomically(run_dir.spec, text.encode())
+
+
+def delete_checkpoints(run_dir: RunDir, folders: Iterable[str]) -> None:
+    """Delete checkpoint folders, given relative to the run directory. A crash midway leaves no half checkpoint."""
+    for folder in folders:
+        trash = _move_aside(run_dir, folder, _TRASH)
+        if trash is not None:
+            shutil.rmtree(trash, ignore_errors=True)
+
+
+def quarantine_checkpoint(run_dir: RunDir, folder: str) -> None:
+    """Set a damaged checkpoint aside, where nothing resumes from it and a person can look at it."""
+    _move_aside(run_dir, folder, _CORRUPT)
+
+
+def _move_aside(run_dir: RunDir, folder: str, prefix: str) -> Path | None:
+    path = run_dir.root / folder
+    # Only ever a real folder directly in `checkpoints`: a row must not be able to name anything else.
+    inside = path.parent.resolve() == run_dir.checkpoints.resolve() and path.name not in ("", ".", "..")
+    if not inside or path.is_symlink() or not path.is_dir():
+        log.warning("left alone, not a checkpoint of this run: %s", folder)
+        return None
+    aside = path.with_name(f"{prefix}{path.name}")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+    except OSError as error:
+        log.warning("cannot move %s aside: %s", folder, error)
+        return None
+    return aside
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,175 @@
+"""A worker process: slots, Celery, and threads that ask for work, return lost jobs and say that the worker lives."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from contextlib import suppress
+from typing import Any
+
+from celery import Celery, bootsteps, signals
+
+from jobs import lifecycle
+from jobs.db import Database
+from jobs.errors import Unavailable
+from worker.app import create_app
+from worker.gauges import Gauges
+from worker.lease import now
+from worker.settings import WorkerSettings
+from worker.shutdown import Shutdown
+from worker.slots import Slots
+from worker.supervisor import Supervisor
+from worker.tasks import add_run_job, wake
+from worker.ticker import Ticker
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """All parts of one worker, wired. Made and run once in the main thread of a process."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._db = Database(settings.database_url)
+        self._shutdown = Shutdown()
+        self._gauges = Gauges()
+        self._metrics_url = ""
+        self._poller = Ticker("poll", self._poll, every_seconds=settings.poll_interval_seconds)
+        self._tickers = [
+            self._poller,
+            Ticker("reap", self._reap, every_seconds=settings.reap_seconds),
+            Ticker("presence", self._say_alive, every_seconds=settings.presence_seconds),
+        ]
+        self._slots = Slots(settings.slots, self._claim, on_free=self._poller.kick)
+        self._gauges.follow(
+            slots=settings.slots,
+            busy=lambda: self._slots.busy,
+            oldest_lease_seconds=self._slots.oldest_lease_seconds,
+        )
+        self._app = create_app(settings)
+        add_run_job(self._app, self._slots.run)
+        self._app.steps["worker"].add(_step(self))
+
+    def run(self) -> None:
+        """Work until a signal ends it; returns when every job is done or given back."""
+        settings = self._settings
+        port, close_metrics = self._gauges.serve(settings.metrics_host, settings.metrics_port)
+        self._metrics_url = f"http://{settings.advertised_host}:{port}/metrics"
+        log.info("worker %s serves %s, metrics at %s", settings.worker_id, settings.queues, self._metrics_url)
+        # Celery sends it from its signal handler, each time a signal comes.
+        signals.worker_shutting_down.connect(self._on_shutdown, weak=False)
+        try:
+            _run_celery(self._app, settings)
+        finally:
+            self.stop()
+            close_metrics()
+            self._db.dispose()
+
+    def start(self) -> None:
+        """Begin to ask for work. Celery calls it in the main thread before it looks for its broker."""
+        # Celery's own handlers of these would wait inside the handler, or start the process anew: all mean SIGTERM.
+        for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+            signal.signal(number, signal.getsignal(signal.SIGTERM))
+        for ticker in self._tickers:
+            ticker.start()
+
+    def stop(self) -> None:
+        """Give all jobs back, and end the threads. Does nothing the second time."""
+        if not self._shutdown.asked:
+            self._shutdown.request()
+        self._slots.wait_until_idle()
+        for ticker in self._tickers:
+            ticker.stop()
+        with suppress(Unavailable):
+            lifecycle.forget_worker(self._db, self._settings.worker_id)
+
+    def _on_shutdown(self, **_: Any) -> None:
+        self._shutdown.request()
+
+    def _claim(self, job_id: str | None) -> Supervisor | None:
+        if self._shutdown.asked:
+            return None
+        sent_at, settings = now(), self._settings
+        claim = lifecycle.claim(
+            self._db,
+            worker_id=settings.worker_id,
+            queues=settings.queue_names,
+            lease_seconds=settings.lease_seconds,
+            job_id=job_id,
+        )
+        if claim is None:
+            return None
+        return Supervisor(
+            claim, claimed_at=sent_at, db=self._db, settings=settings, gauges=self._gauges, shutdown=self._shutdown
+        )
+
+    def _poll(self) -> None:
+        """Find work for free slots.
+
+        Embedded, the process wakes itself through Celery's in-process broker. With a real broker it claims directly, so
+        that losing the broker costs a poll interval and never a job.
+        """
+        if self._settings.embedded:
+            self._wake_myself()
+        else:
+            while self._slots.start_next():
+                pass
+        self._gauges.polled()
+
+    def _wake_myself(self) -> None:
+        """Publish no more wake-ups than there are free slots; a job that stays queued is due again at the next poll."""
+        free = self._slots.free
+        if free == 0 or self._shutdown.asked:
+            return
+        due = lifecycle.due_wakeups(self._db, every_seconds=self._settings.poll_interval_seconds)
+        mine = [(job_id, queue) for job_id, queue in due if queue in self._settings.queue_names]
+        for job_id, queue in mine[:free]:
+            wake(self._app, job_id, queue)
+
+    def _reap(self) -> None:
+        for job_id in lifecycle.reap(self._db):
+            log.warning("%s: its worker is lost; the job is returned", job_id)
+            self._gauges.reaped.inc()
+
+    def _say_alive(self) -> None:
+        lifecycle.beat_worker(
+            self._db,
+            self._settings.worker_id,
+            host=socket.gethostname(),
+            metrics_url=self._metrics_url,
+            slots=self._slots.count,
+            busy=self._slots.busy,
+            queues=self._settings.queue_names,
+        )
+
+
+def _step(service: Service) -> type[bootsteps.StartStopStep]:
+    """A part of Celery's worker that lives from before the broker is looked for until the pool stops."""
+
+    class WorkerThreads(bootsteps.StartStopStep):  # type: ignore[misc]
+        requires = ("celery.worker.components:Pool",)
+
+        def __init__(self, parent: Any, **options: Any) -> None:
+            super().__init__(parent, **options)
+
+        def start(self, _parent: Any) -> None:
+            service.start()
+
+        def stop(self, _parent: Any) -> None:
+            service.stop()
+
+    return WorkerThreads
+
+
+def _run_celery(app: Celery, settings: WorkerSettings) -> None:
+    queues = ",".join(queue.name for queue in app.conf.task_queues)
+    app.worker_main(
+        [
+            "--quiet",
+            "worker",
+            *("--pool", "threads", "--concurrency", str(settings.slots)),
+            *("--queues", queues, "--hostname", settings.worker_id),
+            *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+        ]
+    )

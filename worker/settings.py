@@ -1,0 +1,122 @@
+"""What an operator can set for a worker: environment variables with the prefix PPO_."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import uuid
+from typing import Annotated
+
+from pydantic import Field, SecretStr, StringConstraints
+
+from jobs.settings import DomainSettings
+from ppo_engine.rundir import RunDir
+
+_ENGINE_ENV = frozenset(
+    {
+        "PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED",
+        "LD_LIBRARY_PATH", "LD_PRELOAD", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+        "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
+        "XDG_CACHE_HOME",
+    }
+)  # fmt: skip
+_ENGINE_ENV_PREFIXES = (
+    "LC_", "CUDA_", "NVIDIA_", "NCCL_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "TORCH", "PYTORCH_",
+    "ACCELERATE_", "OMP_", "MKL_", "OPENBLAS_", "CUBLAS_", "TRITON_",
+)  # fmt: skip
+_SECRET_ENV = ("HF_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_HUB_TOKEN")
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+def _new_worker_id() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+
+
+class WorkerSettings(DomainSettings):
+    """Settings of one worker process; the defaults are the embedded profile."""
+
+    worker_id: str = Field(default_factory=_new_worker_id)
+    broker_url: SecretStr = SecretStr("memory://")
+    """Where wake-ups come from: `memory://` (embedded: this process feeds itself) or `redis://…`."""
+    queues: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]+(,[a-z0-9_-]+)*$")] = "default"
+    """Queues this worker serves, comma separated."""
+    slots: int = Field(1, ge=1, le=256)
+    """Jobs at once: one per device share."""
+
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = Field(0, ge=0, le=65535)
+    """0: any free port."""
+    metrics_advertise_host: str | None = None
+    """The host name Prometheus reaches this worker by. Default: metrics_host, or the machine's name behind 0.0.0.0."""
+
+    poll_seconds: Seconds | None = None
+    """How often the database is asked for work. Default: 0.5 embedded, 5 with a broker."""
+    rewake_seconds: Seconds = 30
+    """The relay wakes a job again that is still queued after this long."""
+    lease_seconds: Seconds = 60
+    heartbeat_seconds: Seconds = 3
+    """Its answer brings the wish to cancel, so this is also how soon a cancel is heard."""
+    fence_seconds: Seconds = 40
+    """An engine is killed this long after the last heartbeat that succeeded was sent; less than the lease."""
+    reap_seconds: Seconds = 10
+    presence_seconds: Seconds = 10
+    """How often the worker says that it lives, for the list of workers and Prometheus' discovery."""
+    grace_seconds: Seconds = 10
+    """Time to checkpoint after a stop, beyond the step in progress; then SIGKILL."""
+    loading_seconds: Seconds = 3600
+    """Longest silence before the first step: a model may have to be downloaded."""
+    silence_seconds: Seconds = 1800
+    """Longest silence in training; never less than ten times the longest step so far."""
+    retry_delay_seconds: float = Field(10, ge=0)
+    """Wait before the second attempt; doubles with each one, up to ten minutes."""
+
+    engine_command: list[str] = Field(default_factory=lambda: [sys.executable, "-m", "ppo_engine"])
+    engine_threads: int | None = Field(None, ge=1)
+    """CPU threads of one engine. Default: the machine's cores divided by the slots."""
+    engine_log_bytes: int = Field(64 * 2**20, ge=4096)
+    """Size at which an engine's log is rotated; one older part is kept."""
+
+    @property
+    def embedded(self) -> bool:
+        """Whether this process is its own broker."""
+        return self.broker_url.get_secret_value().startswith("memory://")
+
+    @property
+    def advertised_host(self) -> str:
+        """The host in the URL of this worker's metrics."""
+        anywhere = self.metrics_host in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+        return self.metrics_advertise_host or (socket.gethostname() if anywhere else self.metrics_host)
+
+    @property
+    def queue_names(self) -> list[str]:
+        return self.queues.split(",")
+
+    @property
+    def poll_interval_seconds(self) -> float:
+        return self.poll_seconds or (0.5 if self.embedded else 5.0)
+
+    @property
+    def threads_per_engine(self) -> int:
+        return self.engine_threads or max(1, (os.cpu_count() or 1) // self.slots)
+
+    def engine_arguments(self, run_dir: RunDir, *, attempt: int, checkpoint: str | None, threads: int) -> list[str]:
+        """The command line of an engine."""
+        resume = ["--resume", str(run_dir.root / checkpoint)] if checkpoint else []
+        roots = [part for root in self.model_roots for part in ("--root", str(root))]
+        limits = ["--attempt", str(attempt), "--threads", str(threads)]
+        return [*self.engine_command, "run", str(run_dir.spec), "--out", str(run_dir.root), *limits, *resume, *roots]
+
+    def engine_env(self, threads: int) -> dict[str, str]:
+        """The environment of an engine: nothing of the service's own, so no database or broker credentials."""
+        passed = {
+            name: value
+            for name, value in os.environ.items()
+            if name in _ENGINE_ENV or name.startswith(_ENGINE_ENV_PREFIXES)
+        }
+        return {**passed, "OMP_NUM_THREADS": str(threads), "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+
+    def engine_secrets(self) -> list[str]:
+        """Values in the engine's environment that must never reach a log."""
+        return [os.environ[name] for name in _SECRET_ENV if os.environ.get(name)]
