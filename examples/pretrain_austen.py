@@ -1,7 +1,7 @@
 """Pretrain a small language model on Jane Austen's six novels: a real model that trains and answers in seconds.
 
 The novels are in the public domain; they come from Debian's package r-cran-janeaustenr (itself MIT), fetched with
-`apt-get download`. One CPU core needs about three minutes.
+`apt-get download`. One CPU core needs three to five minutes.
 
     python examples/pretrain_austen.py OUT [--steps 1500]
 """

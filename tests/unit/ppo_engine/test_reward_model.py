@@ -1,0 +1,142 @@
+"""A classifier as a reward: each score is what the bare model gives that text alone, however it was batched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
+
+from ppo_engine.config import ModelReward, RewardComponent
+from ppo_engine.errors import ModelUnavailable, RewardFailed
+from ppo_engine.rewards import RewardFn, build_scorer
+from ppo_engine.rewards.model import load_reward_model
+from tests.support.tiny_models import byte_tokenizer, tiny_classifier, tiny_llama
+
+CPU = torch.device("cpu")
+PROMPTS = ["The movie was", "A", "My dear", "It is a truth universally acknowledged", ""]
+RESPONSES = [" good", " rather long response, longer than all others here.", "", " that", "x"]
+
+
+def load(root: Path, **options: object) -> RewardFn:
+    return load_reward_model(ModelReward.model_validate({"source": {"path": "rm"}, **options}), [root], CPU)
+
+
+def alone(root: Path, text: str) -> float:
+    """The bare model on one text: no padding, no batch, no tokenizer but one id per byte."""
+    model = AutoModelForSequenceClassification.from_pretrained(root / "rm").eval()
+    ids = torch.tensor([byte_tokenizer().convert_tokens_to_ids(byte_tokenizer().tokenize(text))])
+    with torch.no_grad():
+        return model(input_ids=ids).logits.item()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 32])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
+def test_scores_do_not_depend_on_the_batch(tmp_path: Path, family: str, batch_size: int) -> None:
+    tiny_classifier(tmp_path / "rm", family=family)
+    scores = load(tmp_path, batch_size=batch_size)(PROMPTS, RESPONSES)
+    expected = [alone(tmp_path, prompt + response) for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
+    assert scores == pytest.approx(expected, abs=1e-5)
+    assert max(scores) - min(scores) > 0.1
+
+
+def test_the_response_alone_is_scored_when_asked(tmp_path: Path) -> None:
+    tiny_classifier(tmp_path / "rm")
+    (score,) = load(tmp_path, include_prompt=False)(["The movie was"], [" good"])
+    assert score == pytest.approx(alone(tmp_path, " good"), abs=1e-5)
+
+
+def test_an_empty_text_has_a_score(tmp_path: Path) -> None:
+    tiny_classifier(tmp_path / "rm")
+    scores = load(tmp_path, include_prompt=False)(["a", "b"], ["", "some words"])
+    assert scores == pytest.approx([alone(tmp_path, "<|end|>"), alone(tmp_path, "some words")], abs=1e-5)
+
+
+def test_a_long_text_loses_its_beginning(tmp_path: Path) -> None:
+    tiny_classifier(tmp_path / "rm")
+    (score,) = load(tmp_path, max_tokens=8)(["0123456789"], ["abcdef"])
+    assert score == pytest.approx(alone(tmp_path, "89abcdef"), abs=1e-5)
+
+
+def test_a_text_beyond_the_models_positions_is_cut(tmp_path: Path) -> None:
+    tiny_classifier(tmp_path / "rm", family="gpt2")
+    (score,) = load(tmp_path, max_tokens=10_000)(["x" * 5000], ["the end"])
+    assert score == pytest.approx(alone(tmp_path, "x" * 249 + "the end"), abs=1e-5)
+
+
+def test_a_tokenizer_without_a_pad_token_pads_with_the_end(tmp_path: Path) -> None:
+    tiny_classifier(tmp_path / "rm", pad=None)
+    scores = load(tmp_path)(PROMPTS, RESPONSES)
+    assert scores[1] == pytest.approx(alone(tmp_path, PROMPTS[1] + RESPONSES[1]), abs=1e-5)
+    assert scores[4] == pytest.approx(alone(tmp_path, "x"), abs=1e-5)
+
+
+def test_two_labels_are_no_reward(tmp_path: Path) -> None:
+    tiny_classifier(tmp_path / "rm", labels=2)
+    with pytest.raises(RewardFailed, match="has 2 labels; a reward is one number"):
+        load(tmp_path)
+
+
+def test_nan_weights_fail_with_the_components_name(tmp_path: Path) -> None:
+    tiny_classifier(tmp_path / "rm", nan=True)
+    component = RewardComponent.model_validate({"name": "helpful", "model": {"source": {"path": "rm"}}})
+    scorer = build_scorer([component], roots=[tmp_path], device=CPU)
+    with pytest.raises(RewardFailed, match="reward `helpful` is nan at index 0 of 2"):
+        scorer.score(["a", "b"], ["c", "d"])
+
+
+def test_a_language_model_has_no_trained_scoring_head(tmp_path: Path) -> None:
+    tiny_llama(tmp_path / "rm", num_labels=1)
+    with pytest.raises(ModelUnavailable, match=r"lacks weights: score\.weight"):
+        load(tmp_path)
+
+
+def test_a_missing_folder_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match="`rm` is not under"):
+        load(tmp_path)
+
+
+def test_a_folder_outside_the_roots_is_unavailable(tmp_path: Path) -> None:
+    tiny_classifier(tmp_path / "elsewhere")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "rm").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ModelUnavailable, match="`rm` is not under"):
+        load(tmp_path / "root")
+
+
+def test_pickled_weights_are_not_loaded(tmp_path: Path) -> None:
+    folder = tiny_classifier(tmp_path / "rm")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelUnavailable, match="cannot be loaded"):
+        load(tmp_path)
+
+
+def test_a_model_with_its_own_code_is_not_run(tmp_path: Path) -> None:
+    folder = tiny_classifier(tmp_path / "rm")
+    ran = tmp_path / "ran"
+    (folder / "evil.py").write_text(f"from pathlib import Path\nPath({str(ran)!r}).touch()\n")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelUnavailable, match="cannot be loaded"):
+        load(tmp_path)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "config", "shapes"])
+def test_a_damaged_folder_is_unavailable(tmp_path: Path, damage: str) -> None:
+    folder = tiny_classifier(tmp_path / "rm")
+    weights = folder / "model.safetensors"
+    if damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:1000])
+    elif damage == "config":
+        (folder / "config.json").write_text("{")
+    else:
+        tensors = load_file(weights)
+        save_file(tensors | {"score.weight": torch.zeros(1, 3)}, weights, metadata={"format": "pt"})
+    with pytest.raises(ModelUnavailable, match="reward model `rm`"):
+        load(tmp_path)
