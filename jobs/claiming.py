@@ -61,7 +61,7 @@ def _next(queues: Sequence[str], job_id: str | None) -> sa.ScalarSelect[str]:
     ready = sa.select(Job.id).where(Job.state == JobState.QUEUED, Job.queue.in_(queues), Job.not_before <= db_time())
     if job_id is not None:
         ready = ready.where(Job.id == job_id)
-    ready = ready.order_by(Job.priority.desc(), Job.create_time, Job.id).limit(1)
+    ready = ready.order_by(Job.rank, Job.create_time, Job.id).limit(1)
     return ready.with_for_update(skip_locked=True).scalar_subquery()
 
 

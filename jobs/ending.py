@@ -68,7 +68,7 @@ def reap(db: Database) -> list[str]:
 
 
 def release(db: Database, job_id: str) -> bool:
-    """Take a running job from its worker without charging an attempt: the operator's way. False if it is not running."""
+    """Take a running job from its worker without charging an attempt, for operators; False if it is not running."""
     running = sa.select(Job).where(Job.id == job_id, Job.state == JobState.RUNNING).with_for_update()
     with db.transaction() as session:
         job = session.scalar(running)

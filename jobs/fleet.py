@@ -98,7 +98,7 @@ def live_metrics(db: Database) -> list[LiveJob]:
 
 def count_by_state(db: Database) -> dict[JobState, int]:
     """How many jobs there are in each state."""
-    counts = sa.select(Job.state, sa.func.count()).group_by(Job.state)
+    counts = sa.select(Job.state, sa.func.count().label("jobs")).group_by(Job.state)
     with db.read() as session:
-        found = {state: count for state, count in session.execute(counts)}
+        found = {row.state: row.jobs for row in session.execute(counts)}
     return {state: found.get(state, 0) for state in JobState}

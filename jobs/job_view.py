@@ -92,13 +92,8 @@ def _places(session: Session, queued: Sequence[Job]) -> list[Queue]:
 
 def _position(session: Session, job: Job) -> int:
     """1 for the next job; stops counting at _COUNTED."""
-    ahead = sa.or_(
-        Job.priority > job.priority,
-        sa.and_(
-            Job.priority == job.priority,
-            sa.tuple_(Job.create_time, Job.id) < sa.tuple_(sa.literal(job.create_time), sa.literal(job.id)),
-        ),
-    )
+    place = sa.tuple_(sa.literal(job.rank), sa.literal(job.create_time), sa.literal(job.id))
+    ahead = sa.tuple_(Job.rank, Job.create_time, Job.id) < place
     before = sa.select(sa.literal(1)).where(Job.state == JobState.QUEUED, Job.queue == job.queue, ahead)
     return 1 + (session.scalar(sa.select(sa.func.count()).select_from(before.limit(_COUNTED - 1).subquery())) or 0)
 

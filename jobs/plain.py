@@ -1,7 +1,7 @@
 """Documents that every database and every protocol can carry.
 
-JSON allows what PostgreSQL, protobuf or a reader's patience do not: NUL characters, half surrogate pairs, numbers beyond
-64 bits, a thousand levels. Python's parser also lets NaN and Infinity through.
+JSON allows what PostgreSQL, protobuf or a reader's patience do not: NUL characters, half surrogate pairs, numbers
+beyond 64 bits, a thousand levels. Python's parser also lets NaN and Infinity through.
 """
 
 from __future__ import annotations

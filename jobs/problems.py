@@ -1,8 +1,8 @@
 """Everything wrong with a document at once, in words that its author can act on.
 
-A document is read three times: by `jobs.plain` for what JSON allows and no database stores, by pydantic for every field,
-and by the rules that span fields. So that one broken field does not hide the broken rules, the rules also run on a
-repaired copy; see `_cross_problems`.
+A document is read three times: by `jobs.plain` for what JSON allows and no database stores, by pydantic for every
+field, and by the rules that span fields. So that one broken field does not hide the broken rules, the rules also run on
+a repaired copy; see `_cross_problems`.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def _rule_problem(data: Any, rule: CrossCheck) -> Problem:
 def _cross_problems(model: type[M], data: Any, rules: Rules[M], broken: list[Loc]) -> list[Problem]:
     """Rules that are broken whatever the broken fields should have been.
 
-    The broken fields are given stand-ins, once at the low and once at the high end of their range: a rule that complains
-    both times does not depend on them. Complaints about a stand-in itself are left out.
+    The broken fields are given stand-ins, once at the low and once at the high end of their range: a rule that
+    complains both times does not depend on them. Complaints about a stand-in itself are left out.
     """
     both: list[list[Problem]] = []
     for high in (False, True):

@@ -116,7 +116,7 @@ def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str |
         spec=spec.document(),
         spec_hash=spec_hash(spec),
         queue=spec.resources.queue,
-        priority=spec.resources.priority,
+        rank=-spec.resources.priority,
         max_attempts=spec.retry.max_attempts,
         steps_total=spec.ppo.steps,
     )

@@ -71,7 +71,7 @@ class Job(Base):
         Index(
             "ix_jobs_queued",
             "queue",
-            sa.text("priority DESC"),
+            "rank",
             "create_time",
             "id",
             postgresql_where=_QUEUED,
@@ -88,7 +88,8 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     spec_hash: Mapped[str] = mapped_column(String(64))
     queue: Mapped[str] = mapped_column(String(63))
-    priority: Mapped[int]
+    rank: Mapped[int]
+    """Minus the spec's priority: one ascending index then gives the order of the queue."""
     max_attempts: Mapped[int]
 
     state: Mapped[JobState] = mapped_column(_State)

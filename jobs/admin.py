@@ -1,0 +1,88 @@
+"""Operator's commands: `python -m jobs.admin migrate | create-key | list-keys | revoke-key | requeue`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from jobs.auth import create_key, list_keys, revoke_key
+from jobs.db import Database
+from jobs.ending import release
+from jobs.errors import JobsError
+from jobs.migrate import migrate
+from jobs.settings import DomainSettings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command on the database of the settings; 0 if it did what was asked."""
+    parsed = _parser().parse_args(arguments)
+    settings = DomainSettings()
+    db = Database(settings.database_url)
+    run: Callable[[Database, DomainSettings, argparse.Namespace], int] = parsed.run
+    try:
+        return run(db, settings, parsed)
+    except JobsError as error:
+        return _refuse(error.message)
+    finally:
+        db.dispose()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m jobs.admin", description="Operate the service's database.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _command(commands, "migrate", _migrate, "create or upgrade the tables")
+    _command(commands, "create-key", _create_key, "make an API key and print it, once").add_argument("owner")
+    _command(commands, "list-keys", _list_keys, "list API keys, without the keys")
+    _command(commands, "revoke-key", _revoke_key, "make an API key useless").add_argument("key_id")
+    _command(commands, "requeue", _requeue, "take a running job from its worker").add_argument("job_id")
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[Database, DomainSettings, argparse.Namespace], int],
+    text: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _migrate(db: Database, _settings: DomainSettings, _arguments: argparse.Namespace) -> int:
+    migrate(db)
+    return _say("the tables are up to date")
+
+
+def _create_key(db: Database, settings: DomainSettings, arguments: argparse.Namespace) -> int:
+    return _say(create_key(db, arguments.owner, settings.key_pepper))
+
+
+def _list_keys(db: Database, _settings: DomainSettings, _arguments: argparse.Namespace) -> int:
+    for key in list_keys(db):
+        until = f"revoked {key.revoke_time:%Y-%m-%d %H:%M}" if key.revoke_time else "in use"
+        _say(f"{key.id}\t{key.owner_id}\t{key.create_time:%Y-%m-%d %H:%M}\t{until}")
+    return 0
+
+
+def _revoke_key(db: Database, _settings: DomainSettings, arguments: argparse.Namespace) -> int:
+    return _say("revoked") if revoke_key(db, arguments.key_id) else _refuse("there is no such key in use")
+
+
+def _requeue(db: Database, _settings: DomainSettings, arguments: argparse.Namespace) -> int:
+    return _say("requeued") if release(db, arguments.job_id) else _refuse("there is no such running job")
+
+
+def _say(text: str) -> int:
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+def _refuse(text: str) -> int:
+    sys.stderr.write(text + "\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
