@@ -1,4 +1,4 @@
-"""The front door: `http` (FastAPI) and `rpc` (gRPC), both thin over `jobs.service`.
+"""The front door: `http/` and `rpc/`, both thin over `jobs.service`, in one process and one event loop.
 
-Must not import celery, redis or torch: it writes rows, and the worker's relay speaks to the broker.
+What both share is beside them. Knows jobs, FastAPI and grpc. Must not import the broker or torch.
 """

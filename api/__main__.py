@@ -1,0 +1,47 @@
+"""`python -m api`: the front door as a process. Exit code 2 means that it refused to start; the last line says why."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from pydantic import ValidationError
+
+from api.server import StartRefused, check_start, serve
+from api.settings import ApiSettings
+from jobs import log
+from jobs.db import Database
+from jobs.errors import Unavailable
+
+_REFUSED = 2
+
+
+def main() -> int:
+    """Run until SIGTERM; 0 after an orderly end."""
+    log.configure("api")
+    try:
+        settings = ApiSettings()
+        db = Database(settings.database_url)
+    except ValidationError as error:
+        # Not str(error): it repeats the values, and one of them may be a secret.
+        problems = (f"PPO_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
+        return _refuse("; ".join(problems))
+    except ValueError as error:
+        return _refuse(str(error))
+    try:
+        check_start(settings, db)
+        asyncio.run(serve(settings, db))
+    except (StartRefused, Unavailable) as error:
+        return _refuse(str(error))
+    finally:
+        db.dispose()
+    return 0
+
+
+def _refuse(reason: str) -> int:
+    sys.stderr.write(f"python -m api: {reason}\n")
+    return _REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

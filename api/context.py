@@ -1,0 +1,22 @@
+"""What both doors share while the process lives."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from api.meters import Meters
+from api.settings import ApiSettings
+from api.watch import Pace
+from jobs.db import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Settings, the database, the process's own metrics, and whether it is shutting down."""
+
+    settings: ApiSettings
+    db: Database
+    meters: Meters = field(default_factory=Meters)
+    pace: Pace = field(default_factory=Pace)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)

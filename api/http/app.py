@@ -1,0 +1,73 @@
+"""Puts the HTTP door together."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from prometheus_client import CollectorRegistry
+
+from api.context import Context
+from api.http import (
+    catalogue_routes,
+    checkpoint_routes,
+    errors,
+    job_routes,
+    operations_routes,
+    progress_routes,
+)
+from api.http.edge import Edge
+from api.live_jobs import LiveJobs
+from api.meters import ServiceState
+from jobs import service
+from jobs.spec import JobSpec
+
+_ROUTERS = (
+    job_routes.router,
+    progress_routes.router,
+    checkpoint_routes.router,
+    catalogue_routes.router,
+    operations_routes.router,
+)
+_REF = "#/components/schemas/{model}"
+
+
+def create_app(context: Context) -> FastAPI:
+    """The HTTP door over one context."""
+    app = FastAPI(
+        title="ppo-service",
+        version="1",
+        description="PPO training of language models as a service.",
+        redirect_slashes=False,
+        redoc_url=None,
+    )
+    app.state.context = context
+    app.state.live_jobs = CollectorRegistry()
+    app.state.live_jobs.register(LiveJobs(partial(service.live_metrics, context.db)))
+    context.meters.registry.register(
+        ServiceState(partial(service.count_by_state, context.db), partial(service.workers, context.db))
+    )
+    for router in _ROUTERS:
+        app.include_router(router)
+    errors.install(app)
+    app.add_middleware(Edge, meters=context.meters)
+    app.openapi = partial(_openapi, app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document with the schemas it cannot find by itself: the spec, the problems, the key."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        components = document.setdefault("components", {})
+        schemas = components.setdefault("schemas", {})
+        for model in (JobSpec, errors.ProblemDetails):
+            schema = model.model_json_schema(ref_template=_REF)
+            schemas.update(schema.pop("$defs", {}))
+            schemas[model.__name__] = schema
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}, {}]
+        app.openapi_schema = document
+    return app.openapi_schema

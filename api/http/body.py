@@ -1,0 +1,92 @@
+"""Reads a JSON body with limits: type, size, time, and no JSON that two parsers would read differently."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, NoReturn
+
+from fastapi import Request
+
+from api.errors import BodyTimeout, BodyTooLarge, MalformedBody, UnsupportedMediaType
+from api.http.deps import Ctx
+from jobs.errors import Problem
+
+_DRAIN_BYTES = 16 << 20
+
+
+async def json_object(request: Request, context: Ctx) -> dict[str, Any]:
+    """The body as one JSON object.
+
+    Raises:
+        UnsupportedMediaType: not JSON, or compressed.
+        BodyTooLarge: by its declared or its real length.
+        BodyTimeout: it came too slowly.
+        MalformedBody: not one JSON object in strict JSON.
+    """
+    _check_type(request)
+    try:
+        async with asyncio.timeout(context.settings.body_seconds):
+            body = await _read(request, context.settings.max_body_bytes)
+    except TimeoutError as error:
+        raise BodyTimeout(f"the body must arrive within {context.settings.body_seconds:g} seconds") from error
+    return parse_object(body)
+
+
+def _check_type(request: Request) -> None:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise UnsupportedMediaType(f"Content-Type must be application/json, not `{media_type or 'absent'}`")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise UnsupportedMediaType(f"send the body as it is, not as `{encoding}`")
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    body, size = bytearray(), 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= limit:
+            body += chunk
+        elif size > limit + _DRAIN_BYTES:
+            break
+        else:
+            # Read on and forget: a client that is cut off while it sends never sees why.
+            body.clear()
+    if size > limit:
+        raise BodyTooLarge(f"the body may have {limit} bytes")
+    return bytes(body)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parse strict JSON: UTF-8, no NaN or Infinity, no name twice in one object, an object at the top.
+
+    Raises:
+        MalformedBody: anything else; the message says where.
+    """
+    try:
+        text = body.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise MalformedBody("the JSON is nested too deeply") from error
+    except ValueError as error:
+        raise MalformedBody(f"the body is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedBody(
+            "the body must be a JSON object",
+            problems=[Problem(pointer="", code="not_an_object", detail=f"this is a {type(value).__name__}")],
+        )
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for name, item in pairs:
+        if name in value:
+            raise ValueError(f"the name `{name[:64]}` occurs twice in one object")
+        value[name] = item
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

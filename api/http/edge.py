@@ -1,0 +1,63 @@
+"""The outermost layer: a request's id, its log line and numbers, and an answer even where the code has a defect."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+from fastapi import Request
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.http.errors import defect_response
+from api.meters import Meters
+from api.request_id import HEADER, request_id
+
+log = structlog.get_logger()
+
+
+class Edge:
+    """ASGI middleware around everything else."""
+
+    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+        self.app = app
+        self.meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        request.state.request_id = request_id(request.headers.get(HEADER))
+        with structlog.contextvars.bound_contextvars(request_id=request.state.request_id):
+            await self._serve(request, receive, send)
+
+    async def _serve(self, request: Request, receive: Receive, send: Send) -> None:
+        started, status = time.perf_counter(), 0
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[HEADER] = request.state.request_id
+                MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        try:
+            await self.app(request.scope, receive, send_marked)
+        except Exception:
+            log.exception("request_failed", method=request.method, path=request.url.path)
+            if status:
+                raise
+            await defect_response(request)(request.scope, receive, send_marked)
+        finally:
+            self._count(request, status, time.perf_counter() - started)
+
+    def _count(self, request: Request, status: int, seconds: float) -> None:
+        # The template, not the path: one series per route, whatever clients ask for.
+        route = getattr(request.scope.get("route"), "path", "unmatched")
+        method = request.method if route != "unmatched" else "any"
+        self.meters.http_requests.labels(method, route, str(status)).inc()
+        if not getattr(request.state, "streamed", False):
+            self.meters.http_seconds.labels(method, route).observe(seconds)
+        log.info("request_served", method=request.method, route=route, status=status, seconds=round(seconds, 4))

@@ -1,0 +1,109 @@
+"""Around every call: its id, who calls, the answer to errors, the numbers. Only the health service stays open."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+import structlog
+from grpc_status import rpc_status
+
+from api.access import Door
+from api.meters import Meters
+from api.request_id import HEADER, request_id
+from api.rpc.errors import status
+from api.status import status_of
+from api.threads import in_thread
+from jobs.auth import Principal
+from jobs.errors import JobsError
+
+CALLER: ContextVar[Principal] = ContextVar("caller")
+"""Who makes the present call; set by the gate before the servicer runs."""
+
+_OPEN = "/grpc.health.v1.Health/"
+_KINDS = {
+    (False, False): "unary_unary",
+    (False, True): "unary_stream",
+    (True, False): "stream_unary",
+    (True, True): "stream_stream",
+}
+
+log = structlog.get_logger()
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Wraps the handlers of every service but health."""
+
+    def __init__(self, door: Door, meters: Meters) -> None:
+        self._door = door
+        self._meters = meters
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """The handler of the call, wrapped."""
+        handler = await continuation(handler_call_details)
+        method = str(handler_call_details.method)
+        if handler is None or method.startswith(_OPEN):
+            return handler
+        kind = _KINDS[handler.request_streaming, handler.response_streaming]
+        wrap = self._stream if handler.response_streaming else self._single
+        return handler._replace(**{kind: wrap(method, getattr(handler, kind))})
+
+    def _single(self, method: str, serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def served(request: Any, context: Any) -> Any:
+            async with self._guard(method, context):
+                return await serve(request, context)
+
+        return served
+
+    def _stream(self, method: str, serve: Callable[..., AsyncGenerator[Any]]) -> Callable[..., AsyncGenerator[Any]]:
+        async def served(request: Any, context: Any) -> AsyncGenerator[Any]:
+            with self._meters.streams.labels("grpc").track_inprogress():
+                async with self._guard(method, context, timed=False), aclosing(serve(request, context)) as messages:
+                    async for message in messages:
+                        yield message
+
+        return served
+
+    @asynccontextmanager
+    async def _guard(self, method: str, context: Any, *, timed: bool = True) -> AsyncIterator[None]:
+        started, code = time.perf_counter(), grpc.StatusCode.OK
+        metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        call_id = request_id(metadata.get(HEADER))
+        # Never unbound: every call has a context of its own, which ends with it.
+        structlog.contextvars.bind_contextvars(request_id=call_id)
+        try:
+            await context.send_initial_metadata(((HEADER, call_id),))
+            CALLER.set(await in_thread(self._door.enter, metadata.get("authorization")))
+            yield
+        except JobsError as error:
+            code = status_of(error).grpc
+            await _refuse(context, error, call_id)
+        except (asyncio.CancelledError, GeneratorExit):
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except Exception:
+            log.exception("call_failed", method=method)
+            code = grpc.StatusCode.INTERNAL
+            await _refuse(context, JobsError("a defect of the service"), call_id)
+        finally:
+            self._count(method, code, time.perf_counter() - started, timed=timed)
+
+    def _count(self, method: str, code: grpc.StatusCode, seconds: float, *, timed: bool) -> None:
+        self._meters.grpc_handled.labels(method, code.name).inc()
+        if timed:
+            self._meters.grpc_seconds.labels(method).observe(seconds)
+        log.info("call_served", method=method, code=code.name, seconds=round(seconds, 4))
+
+
+async def _refuse(context: Any, error: JobsError, call_id: str) -> None:
+    """Ends the call; raises what grpc ends a handler with."""
+    await context.abort_with_status(rpc_status.to_status(status(error, call_id)))

@@ -1,0 +1,71 @@
+"""Builds the gRPC door: limits, keepalive, health, reflection, the gate."""
+
+from __future__ import annotations
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from api.access import Door
+from api.context import Context
+from api.rpc.gate import Gate
+from api.rpc.servicer import Servicer
+from api.rpc.v1 import job_service_pb2 as pb
+from api.rpc.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
+
+SERVICE = pb.DESCRIPTOR.services_by_name["JobService"].full_name
+
+
+class GrpcDoor:
+    """A grpc.aio server with JobService, health and reflection; belongs to the running event loop."""
+
+    def __init__(self, context: Context) -> None:
+        settings = context.settings
+        door = Door(context.db, settings.key_pepper, settings.grpc_host)
+        self._server = grpc.aio.server(
+            interceptors=[Gate(door, context.meters)],
+            options=_options(settings.max_body_bytes),
+            maximum_concurrent_rpcs=1000,
+        )
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        add_JobServiceServicer_to_server(Servicer(context), self._server)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        self.port = self._server.add_insecure_port(f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}")
+
+    async def start(self) -> None:
+        """Listen, and tell probes so."""
+        await self._server.start()
+        await self.set_ready(ready=True)
+
+    async def set_ready(self, *, ready: bool) -> None:
+        """Tell probes whether calls can be served."""
+        answer = health_pb2.HealthCheckResponse
+        status = answer.SERVING if ready else answer.NOT_SERVING
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Tell probes, take no new calls, give those in flight `grace_seconds`."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_seconds)
+
+
+def _options(max_request_bytes: int) -> list[tuple[str, int]]:
+    return [
+        # Without 0 a second process binds the same port in silence and takes half of the calls.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", max_request_bytes),
+        ("grpc.max_send_message_length", 64 << 20),
+        ("grpc.max_concurrent_streams", 100),
+        ("grpc.max_metadata_size", 16 << 10),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 20_000),
+        ("grpc.http2.max_ping_strikes", 2),
+    ]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -1,0 +1,94 @@
+"""One method per rpc: convert, ask the domain, convert back. Errors pass through to the gate."""
+
+# ruff: noqa: N802, ARG002 (names and parameters are those of the generated base class)
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from api.context import Context
+from api.idempotency import checked
+from api.parameters import MAX_PAGE_SIZE, MAX_POINTS, MIN_POINTS, job_id, label_filters
+from api.rpc import convert
+from api.rpc.gate import CALLER
+from api.rpc.v1 import job_service_pb2 as pb
+from api.rpc.v1.job_service_pb2_grpc import JobServiceServicer
+from api.threads import in_thread
+from api.watch import Cursor, Source, watch
+from jobs import service
+from jobs.errors import InvalidArgument
+from jobs.spec import parse_spec
+
+
+class Servicer(JobServiceServicer):
+    """JobService over one context."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._db = context.db
+
+    async def CreateJob(self, request: pb.CreateJobRequest, context: Any) -> pb.CreateJobResponse:
+        """Submit a job."""
+        document = convert.spec_document(request.spec)
+        roots = self._context.settings.model_roots
+        request_id = checked(request.request_id) if request.request_id else None
+
+        def submit() -> tuple[Any, bool]:
+            return service.submit(self._db, CALLER.get(), parse_spec(document), roots=roots, request_id=request_id)
+
+        job, created = await in_thread(submit)
+        return pb.CreateJobResponse(job=convert.job(job), created=created)
+
+    async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.GetJobResponse:
+        """Look a job up."""
+        return pb.GetJobResponse(
+            job=convert.job(await in_thread(service.get, self._db, CALLER.get(), job_id(request.job_id)))
+        )
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
+        """List one page of jobs."""
+        page = await in_thread(
+            service.list_jobs,
+            self._db,
+            CALLER.get(),
+            states=convert.states(request.states),
+            labels=label_filters(request.labels),
+            page_size=_bounded("page_size", request.page_size, default=50, least=1, most=MAX_PAGE_SIZE),
+            page_token=request.page_token or None,
+        )
+        return pb.ListJobsResponse(jobs=map(convert.job, page.items), next_page_token=page.next_page_token or "")
+
+    async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.CancelJobResponse:
+        """Cancel a job."""
+        job = await in_thread(service.cancel, self._db, CALLER.get(), job_id(request.job_id))
+        return pb.CancelJobResponse(job=convert.job(job))
+
+    async def WatchJob(self, request: pb.WatchJobRequest, context: Any) -> AsyncGenerator[pb.WatchJobResponse]:
+        """Follow a job to its end."""
+        cursor = Cursor(request.after.seq, request.after.step)
+        source = Source(self._db, CALLER.get(), job_id(request.job_id), self._context.stopping)
+        async with aclosing(watch(source, cursor, self._context.pace)) as updates:
+            async for update, place in updates:
+                yield convert.update(update, place)
+
+    async def QueryMetrics(self, request: pb.QueryMetricsRequest, context: Any) -> pb.QueryMetricsResponse:
+        """Read metrics by step."""
+        metrics = await in_thread(
+            service.metrics,
+            self._db,
+            CALLER.get(),
+            job_id(request.job_id),
+            keys=list(request.keys),
+            from_step=request.from_step,
+            max_points=_bounded("max_points", request.max_points, default=1000, least=MIN_POINTS, most=MAX_POINTS),
+        )
+        return convert.metrics(metrics)
+
+
+def _bounded(name: str, value: int, *, default: int, least: int, most: int) -> int:
+    """`default` for 0, which is how proto3 says absent; else drawn into the bounds."""
+    if value < 0:
+        raise InvalidArgument(f"{name} must not be negative")
+    return max(least, min(value or default, most))

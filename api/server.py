@@ -1,0 +1,140 @@
+"""Both doors in one process and one event loop, from start to an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+import uvicorn
+
+from api.access import is_loopback
+from api.context import Context
+from api.http.app import create_app
+from api.rpc.server import GrpcDoor
+from api.schema import HOW_TO_MIGRATE, is_current
+from api.settings import ApiSettings
+from api.threads import limit_threads
+from jobs.auth import has_keys
+from jobs.db import Database
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_BACKLOG = 1024
+_KEEP_ALIVE_SECONDS = 15
+_HEAD_BYTES = 32 << 10
+
+log = structlog.get_logger()
+
+
+class StartRefused(Exception):
+    """The service would not be safe or could not work; the message says what to do."""
+
+
+def check_start(settings: ApiSettings, db: Database) -> None:
+    """Refuse a start without tables, and one that would be open to the network without keys.
+
+    Raises:
+        StartRefused: with what to do about it.
+        Unavailable: the database cannot be reached.
+    """
+    if not is_current(db):
+        raise StartRefused(HOW_TO_MIGRATE)
+    outside = [host for host in (settings.http_host, settings.grpc_host) if not is_loopback(host)]
+    if outside and not has_keys(db):
+        raise StartRefused(
+            f"{outside[0]} can be reached from other machines and there is no API key: make one with "
+            "`python -m jobs.admin create-key OWNER`, or listen on 127.0.0.1"
+        )
+
+
+async def serve(settings: ApiSettings, db: Database) -> None:
+    """Serve both doors until SIGTERM or SIGINT, then finish what is in flight.
+
+    Raises:
+        StartRefused: an address cannot be listened on.
+    """
+    limit_threads(settings.api_threads)
+    context = Context(settings, db)
+    listener, grpc_door = _listen(settings), _grpc_door(context)
+    http_door = _HttpDoor(_http_config(context))
+    stop = _stop_on_signals()
+    await grpc_door.start()
+    serving = asyncio.create_task(http_door.serve([listener]))
+    log.info(
+        "api_started",
+        http=_address(settings.http_host, listener.getsockname()[1]),
+        grpc=_address(settings.grpc_host, grpc_door.port),
+    )
+    await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+    log.info("api_stopping")
+    # Followers are told first: their streams would not end by themselves.
+    context.stopping.set()
+    http_door.should_exit = True
+    await asyncio.gather(grpc_door.stop(settings.shutdown_seconds), serving)
+    log.info("api_stopped")
+
+
+class _HttpDoor(uvicorn.Server):
+    """uvicorn without its own signal handlers, which end the process with the signal instead of 0."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `serve`."""
+        yield
+
+
+def _http_config(context: Context) -> uvicorn.Config:
+    return uvicorn.Config(
+        create_app(context),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(context.settings.shutdown_seconds),
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+    )
+
+
+def _listen(settings: ApiSettings) -> socket.socket:
+    host, port = settings.http_host.strip("[]"), settings.http_port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise StartRefused(f"cannot listen on {_address(host, port)}: {error.strerror or error}") from error
+
+
+def _grpc_door(context: Context) -> GrpcDoor:
+    try:
+        return GrpcDoor(context)
+    except RuntimeError as error:
+        address = _address(context.settings.grpc_host, context.settings.grpc_port)
+        raise StartRefused(
+            f"cannot listen on {address} for gRPC: the address is taken or not of this machine"
+        ) from error
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def _stop_on_signals() -> asyncio.Future[None]:
+    """Done at the first SIGTERM or SIGINT; a second one ends the process at once, as is usual."""
+    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[None] = loop.create_future()
+
+    def on_signal() -> None:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+        stop.set_result(None)
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal)
+    return stop

@@ -1,0 +1,83 @@
+"""What every refusal is called over HTTP and over gRPC: one table for both doors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from grpc import StatusCode
+
+from api import errors as door
+from jobs import errors as domain
+from jobs.errors import JobsError
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How one kind of refusal is reported."""
+
+    http: HTTPStatus
+    grpc: StatusCode
+    title: str
+    retry_after_seconds: int | None = None
+
+
+TABLE: dict[type[JobsError], Status] = {
+    JobsError: Status(HTTPStatus.INTERNAL_SERVER_ERROR, StatusCode.INTERNAL, "Internal error"),
+    domain.JobNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.NOT_FOUND, "Not found"),
+    domain.IllegalTransition: Status(
+        HTTPStatus.CONFLICT, StatusCode.FAILED_PRECONDITION, "Not possible in the job's state"
+    ),
+    domain.InvalidSpec: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.INVALID_ARGUMENT, "Invalid spec"),
+    domain.InvalidArgument: Status(HTTPStatus.BAD_REQUEST, StatusCode.INVALID_ARGUMENT, "Invalid parameter"),
+    domain.IdempotencyConflict: Status(
+        HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.ALREADY_EXISTS, "Idempotency key used with another spec"
+    ),
+    domain.Unauthenticated: Status(HTTPStatus.UNAUTHORIZED, StatusCode.UNAUTHENTICATED, "No usable API key"),
+    domain.QuotaExceeded: Status(HTTPStatus.TOO_MANY_REQUESTS, StatusCode.RESOURCE_EXHAUSTED, "Too many jobs", 30),
+    domain.Unavailable: Status(HTTPStatus.SERVICE_UNAVAILABLE, StatusCode.UNAVAILABLE, "Temporarily unavailable", 5),
+    domain.LeaseLost: Status(HTTPStatus.CONFLICT, StatusCode.ABORTED, "Another attempt owns the job"),
+    door.RouteNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.UNIMPLEMENTED, "No such path"),
+    door.MethodNotAllowed: Status(HTTPStatus.METHOD_NOT_ALLOWED, StatusCode.UNIMPLEMENTED, "Method not allowed"),
+    door.MalformedBody: Status(HTTPStatus.BAD_REQUEST, StatusCode.INVALID_ARGUMENT, "Malformed body"),
+    door.BodyTooLarge: Status(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, StatusCode.RESOURCE_EXHAUSTED, "Body too large"),
+    door.BodyTimeout: Status(HTTPStatus.REQUEST_TIMEOUT, StatusCode.DEADLINE_EXCEEDED, "Body too slow"),
+    door.UnsupportedMediaType: Status(
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE, StatusCode.INVALID_ARGUMENT, "Unsupported media type"
+    ),
+    door.HostNotAllowed: Status(HTTPStatus.FORBIDDEN, StatusCode.PERMISSION_DENIED, "Host not allowed"),
+    door.RequestRefused: Status(HTTPStatus.BAD_REQUEST, StatusCode.INVALID_ARGUMENT, "Request refused"),
+}
+"""Every refusal. A subclass without a row of its own is a defect that a test finds."""
+
+
+def status_of(error: JobsError | type[JobsError]) -> Status:
+    """The row of an error; of its nearest ancestor where it has none."""
+    kind = error if isinstance(error, type) else type(error)
+    return next(TABLE[base] for base in kind.__mro__ if base in TABLE)
+
+
+def type_uri(error: JobsError | type[JobsError]) -> str:
+    """RFC 9457 `type`: a path of this service that explains the problem."""
+    return f"/problems/{error.code}"
+
+
+def retry_after_seconds(error: JobsError) -> int | None:
+    """Seconds after which a retry may help; None where it does not."""
+    own: int | None = getattr(error, "retry_after_seconds", None)
+    return status_of(error).retry_after_seconds if own is None else own
+
+
+def catalogue() -> Iterator[dict[str, object]]:
+    """The table for people: what each `type` means."""
+    for kind, status in TABLE.items():
+        meaning = (kind.__doc__ or "").strip() if kind is not JobsError else "A defect of this service; it is logged."
+        yield {
+            "type": type_uri(kind),
+            "code": kind.code,
+            "title": status.title,
+            "status": status.http.value,
+            "grpc_status": status.grpc.name,
+            "meaning": meaning,
+        }

@@ -1,0 +1,165 @@
+"""A job as a stream, the same for SSE and WatchJob: a snapshot, what happens, the end.
+
+Two counters make a place in the stream: the `seq` of the job's events, and its last step. Steps come from the metrics
+rows, one per step even where a worker repeats it after a crash. The database is read anew each time and nothing is held
+between reads, so a stream can go on after a restart of any process, and a slow reader costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from api.threads import in_thread
+from jobs import service
+from jobs.auth import Principal
+from jobs.db import Database
+from jobs.errors import InvalidArgument, Unavailable
+from jobs.views import JobEventView, JobView, MetricsView
+
+_EVENTS_PER_READ = 1000
+_STEPS_PER_READ = 1000
+_CURSOR = re.compile(r"^(\d{1,18})(?:\.(\d{1,18}))?$", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in a job's stream: everything up to here has been seen."""
+
+    seq: int = 0
+    step: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.seq}.{self.step}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """`seq` or `seq.step`; raises InvalidArgument on anything else."""
+        match = _CURSOR.match(text)
+        if match is None:
+            raise InvalidArgument("a place in a stream is written `seq.step`, for example `12.340`")
+        return cls(int(match[1]), int(match[2] or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The job as it is: the first message of every stream."""
+
+    job: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One event of the job's journal."""
+
+    event: JobEventView
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The scalars of one step."""
+
+    step: int
+    time: datetime
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Nothing happened, and the stream is alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job as it ended: the last message."""
+
+    job: JobView
+
+
+Update = Snapshot | Happened | Step | Heartbeat | End
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds between reads (longer while nothing happens) and between signs of life."""
+
+    first_seconds: float = 0.25
+    slowest_seconds: float = 2.0
+    heartbeat_seconds: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One job of one caller, and when to give up."""
+
+    db: Database
+    principal: Principal
+    job_id: str
+    stopping: asyncio.Event
+
+
+async def watch(source: Source, cursor: Cursor, pace: Pace) -> AsyncGenerator[tuple[Update, Cursor], None]:
+    """Updates behind `cursor`, each with the place it leads to; ends after End.
+
+    Raises:
+        JobNotFound: before the first update.
+        Unavailable: the server stops or the database is away; go on later from the last cursor.
+    """
+    job, fresh = await in_thread(_read, source, cursor)
+    yield Snapshot(job), cursor
+    delay, spoke = pace.first_seconds, time.monotonic()
+    while True:
+        for update in fresh:
+            cursor = _past(cursor, update)
+            yield update, cursor
+        if fresh:
+            delay, spoke = pace.first_seconds, time.monotonic()
+        elif job.done:
+            yield End(job), cursor
+            return
+        elif time.monotonic() - spoke >= pace.heartbeat_seconds:
+            yield Heartbeat(), cursor
+            spoke = time.monotonic()
+        # A job that is done is read once more at once: what was left of a long journal comes before the end.
+        if not job.done:
+            await _pause(source.stopping, delay)
+            delay = min(delay * 1.5, pace.slowest_seconds)
+        job, fresh = await in_thread(_read, source, cursor)
+
+
+async def _pause(stopping: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stopping.wait(), seconds)
+    if stopping.is_set():
+        raise Unavailable("the server is shutting down; go on from the last cursor")
+
+
+def _read(source: Source, cursor: Cursor) -> tuple[JobView, list[Happened | Step]]:
+    """The job, then what is behind the cursor: read in this order, nothing of a job seen as done can be missed."""
+    whose = (source.db, source.principal, source.job_id)
+    job = service.get(*whose)
+    events = service.events(*whose, after_seq=cursor.seq, limit=_EVENTS_PER_READ)
+    metrics = service.metrics(*whose, from_step=cursor.step + 1, max_points=_STEPS_PER_READ)
+    fresh: list[Happened | Step] = [*map(Happened, events), *_steps(metrics)]
+    return job, sorted(fresh, key=_when)
+
+
+def _steps(metrics: MetricsView) -> Iterator[Step]:
+    for index, (step, at) in enumerate(zip(metrics.steps, metrics.times, strict=True)):
+        values = {key: column[index] for key, column in metrics.series.items()}
+        yield Step(step, at, {key: value for key, value in values.items() if value is not None})
+
+
+def _when(update: Happened | Step) -> datetime:
+    return update.event.time if isinstance(update, Happened) else update.time
+
+
+def _past(cursor: Cursor, update: Happened | Step) -> Cursor:
+    if isinstance(update, Happened):
+        return replace(cursor, seq=update.event.seq)
+    return replace(cursor, step=max(cursor.step, update.step))
