@@ -27,7 +27,7 @@ class FileEntry(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    size_bytes: int
+    size: int
     sha256: str
 
 
@@ -112,7 +112,7 @@ def _write(source: IO[bytes], path: Path) -> FileEntry:
         while block := source.read(_BLOCK_BYTES):
             digest.update(block)
             size += file.write(block)
-    return FileEntry(size_bytes=size, sha256=digest.hexdigest())
+    return FileEntry(size=size, sha256=digest.hexdigest())
 
 
 class _Reader(io.RawIOBase):

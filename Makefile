@@ -1,0 +1,60 @@
+# The project's verbs; `make help` lists them. Needs Python 3.11 or newer; everything else is installed into .venv.
+
+PYTHON ?= python3
+HOME_DIR ?= var
+BIN := .venv/bin
+# The environment is made anew when what it is made from changes.
+STAMP := .venv/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+# One thread per process: test processes that spin on the same cores lose far more than they gain.
+TEST_ENV := OMP_NUM_THREADS=1
+# Caches stay in the checkout, not in the user's home.
+export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check static proto up tensorboard clean
+
+help: ## List these verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with everything, at the locked versions
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name another: make setup PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@echo "installing into .venv (a minute or two the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
+	@rm -f .venv/.installed-*
+	@touch $@
+
+demo: setup ## Train a real 135M model for a few minutes and show what it learned
+	@$(BIN)/python examples/demo.py
+
+test: setup static ## Run all tests, real Postgres and Redis included
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q
+
+check: setup static ## Format, lint, types, import rules and the fast tests: about a minute
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow"
+
+static: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+proto: setup ## Lint the .proto files and make api/rpc/v1 from them again
+	cd proto && ../$(BIN)/buf lint
+	$(BIN)/python -m grpc_tools.protoc -Iapi/rpc/v1=proto/ppo/v1 \
+	  --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
+	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	  proto/ppo/v1/job_service.proto
+
+up: setup ## Run the embedded service in var/ (HOME_DIR=...), with the small Austen model at hand
+	@$(BIN)/ppo up --home $(HOME_DIR) --model-root examples/models
+
+tensorboard: setup ## Show the curves of all runs in var/ (HOME_DIR=...)
+	@$(BIN)/tensorboard --logdir $(HOME_DIR)/runs
+
+clean: ## Remove .venv and caches; var/ stays
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
