@@ -20,11 +20,12 @@ GRAFANA_PORT=3000
 PROMETHEUS_PORT=9090
 TENSORBOARD_PORT=6006
 
-# Folder with models, mounted read-only; specs name them as models/NAME.
+# Folder with models, mounted read-only; a spec names them by the path inside it.
 MODELS_DIR=./models
 
-# What one worker may use, and how many jobs it runs at once.
+# What one worker may use: WORKER_SLOTS jobs at once, ENGINE_THREADS processor cores for each.
 WORKER_CPUS=4
 WORKER_MEMORY=12g
 WORKER_SLOTS=1
+ENGINE_THREADS=4
 EOF

@@ -1,13 +1,27 @@
 """Write the parts of the documents that are made from code: `python docs/generate.py`.
 
-docs/metrics.md     from ppo_engine.stats.METRICS
+docs/metrics.md                        from ppo_engine.stats.METRICS
+the settings table of operations.md    from api, worker and jobs settings
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
+import textwrap
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings
+
+from api.settings import ApiSettings
+from jobs.settings import DomainSettings
 from ppo_engine.stats import COMPONENT, METRICS, Better, Kind, Metric, prometheus_name
+from worker.settings import WorkerSettings
 
 DOCS = Path(__file__).parent
 
@@ -58,9 +72,59 @@ def histogram_row(metric: Metric) -> str:
     return f"| `{metric.key}` | {metric.unit} | {metric.help} |"
 
 
+SETTINGS = {"every process": DomainSettings, "api": ApiSettings, "worker and relay": WorkerSettings}
+SETTINGS_COLUMNS = "| variable | read by | default | meaning |\n|---|---|---|---|"
+_SETTINGS_BLOCK = re.compile(r"(<!-- settings: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def operations_page() -> str:
+    """The text of docs/operations.md with a fresh table of settings."""
+    rows = [row for reader, cls in SETTINGS.items() for row in settings_rows(reader, cls)]
+    table = "\n".join([SETTINGS_COLUMNS, *rows])
+    page = (DOCS / "operations.md").read_text("utf-8")
+    return _SETTINGS_BLOCK.sub(lambda match: f"{match[1]}{table}\n{match[2]}", page)
+
+
+def settings_rows(reader: str, cls: type[BaseSettings]) -> list[str]:
+    """One line of the table per field that `cls` itself declares."""
+    prefix, spoken = cls.model_config.get("env_prefix", ""), attribute_docstrings(cls)
+    return [
+        f"| `{(prefix + name).upper()}` | {reader} | {default_text(field)} "
+        f"| {field.description or spoken.get(name, '')} |"
+        for name, field in cls.model_fields.items()
+        if name in cls.__annotations__
+    ]
+
+
+def default_text(field: FieldInfo) -> str:
+    """The default as an operator would write it; computed ones are explained by the meaning."""
+    value: Any = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
+    return "" if field.default_factory is not None or value in (None, "") else f"`{value}`"
+
+
+def attribute_docstrings(cls: type) -> dict[str, str]:
+    """The string after each annotated field, on one line."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def documents() -> dict[str, str]:
+    """File name and text of everything that is generated."""
+    return {"metrics.md": metrics_page(), "operations.md": operations_page()}
+
+
 def main() -> None:
     """Write every generated document."""
-    (DOCS / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    for name, text in documents().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

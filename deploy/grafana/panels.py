@@ -100,7 +100,9 @@ def lay_out(rows: list[Row]) -> list[Json]:
     placed: list[Json] = []
     y = 0
     for row in rows:
-        placed.append({"type": "row", "title": row.title, "collapsed": False, "panels": [], "gridPos": _at(0, y, 24, 1)})
+        placed.append(
+            {"type": "row", "title": row.title, "collapsed": False, "panels": [], "gridPos": _at(0, y, 24, 1)}
+        )
         x, y = 0, y + 1
         for panel in row.panels:
             if x + panel.width > COLUMNS:

@@ -91,7 +91,7 @@ ITSELF = Row(
         Panel(
             title="Entropy per response",
             unit="suffix: nats/seq",
-            read="Minus the summed log-probabilities of the sampled tokens: moves with the length of the responses too.",
+            read="Minus the summed log-probabilities of the sampled tokens: moves with their length too.",
             queries=[q("objective/entropy")],
         ),
         Panel(
@@ -120,7 +120,11 @@ UPDATE = Row(
             title="Policy loss",
             unit="none",
             read="Small and around 0; its level says little. A jump does.",
-            queries=[q("ppo/loss/policy", "policy"), q("ppo/loss/entropy", "entropy term"), q("ppo/loss/total", "total")],
+            queries=[
+                q("ppo/loss/policy", "policy"),
+                q("ppo/loss/entropy", "entropy term"),
+                q("ppo/loss/total", "total"),
+            ],
         ),
         Panel(
             title="Value loss",
@@ -191,7 +195,7 @@ CRITIC = Row(
             title="Explained variance",
             unit="none",
             read="1: the critic predicts the return; 0: no better than its mean; below 0: worse. Should rise within "
-            "the first tens of steps. Staying below 0 asks for a larger vf_coef or a longer look at the reward's range.",
+            "the first tens of steps. Staying below 0 asks for a larger vf_coef or a look at the reward's range.",
             queries=[
                 q("ppo/val/explained_variance", "at rollout"),
                 q("ppo/val/var_explained", "over updates (TRL's)"),

@@ -46,7 +46,8 @@ def declared(extras: tuple[str, ...]) -> set[str]:
 
 def undeclared(source: Source) -> list[str]:
     allowed, owners = declared(EXTRAS[source.room]), packages_distributions()
-    outside = {module.split(".")[0] for _, module in imports(source.tree)} - OWN - sys.stdlib_module_names
+    beside = {path.stem for path in (ROOT / source.path).parent.glob("*.py")}  # a script's neighbours
+    outside = {module.split(".")[0] for _, module in imports(source.tree)} - OWN - beside - sys.stdlib_module_names
     return [name for name in sorted(outside) if not {normal(owner) for owner in owners.get(name, [])} & allowed]
 
 

@@ -29,6 +29,8 @@ PLANTED = [
     (rules.state_writes, "jobs/service.py", "session.execute(update(Job).values({'state': b}))"),
     (rules.state_writes, "jobs/service.py", "session.execute(update(Job).values({Job.state: b}))"),
     (rules.state_writes, "jobs/service.py", "session.add(Job(id=1, state='queued'))"),
+    (rules.state_writes, "jobs/lease.py", "touch(session, [Job.id == x], state=b)"),
+    (rules.state_writes, "jobs/lease.py", "values['state'] = b"),
     (rules.state_writes, "jobs/service.py", "setattr(job, 'state', x)"),
     (rules.environment, "worker/process.py", "import os\nenv = dict(os.environ)"),
     (rules.environment, "worker/process.py", "import os\nenv = os.getenv('A')"),

@@ -19,6 +19,10 @@ TORCH_MODULES = frozenset({"torch", "transformers", "accelerate", "numpy", "safe
 UNSAFE_MODULES = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"})
 UNSAFE_CALLS = frozenset({"eval", "exec", "yaml.load", "os.system", "os.popen", "tempfile.mktemp"})
 UNSAFE_KEYWORDS = frozenset({"shell", "trust_remote_code"})
+STATE_WRITERS = frozenset({"values", "Job", "move", "note", "touch"})
+"""What could set the column: an UPDATE, a row's constructor, the functions of jobs/transition.py."""
+HOOKS = frozenset({"process_bind_param", "process_result_value", "forward", "backward", "emit", "format"})
+"""Methods that a library calls and whose meaning it defines."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -103,7 +107,7 @@ def docstrings(source: Source) -> Iterator[str]:
             yield f"{node.lineno}: {node.name} has no docstring"
         if isinstance(node, ast.ClassDef):
             for method in _public(node.body):
-                if not _is_plain(method) and ast.get_docstring(method) is None:
+                if method.name not in HOOKS and not _is_plain(method) and ast.get_docstring(method) is None:
                     yield f"{method.lineno}: {node.name}.{method.name} has no docstring"
 
 
@@ -143,23 +147,28 @@ def _targets(node: ast.AST) -> list[ast.expr]:
 
 
 def _is_state_of_another(target: ast.expr) -> bool:
-    """`job.state = …`; an error or view that keeps its own `self.state` is no row."""
+    """`job.state = …` or `values["state"] = …`; an error or view that keeps its own `self.state` is no row."""
+    if isinstance(target, ast.Subscript):
+        return _dotted(target.value) == "values" and _is_word(target.slice, "state")
     return isinstance(target, ast.Attribute) and target.attr == "state" and _dotted(target.value) != "self"
 
 
 def _writes_state_column(node: ast.AST) -> bool:
-    """`.values(state=…)`, `.values({"state": …})`, `setattr(job, "state", …)`, a row built with `state=`."""
+    """`.values(state=…)`, `.values({"state": …})`, `setattr(job, "state", …)`, a row built or touched with `state=`."""
     if not isinstance(node, ast.Call):
         return False
     name = _dotted(node.func).split(".")[-1] or getattr(node.func, "attr", "")
     if name == "setattr":
-        return any(isinstance(arg, ast.Constant) and arg.value == "state" for arg in node.args)
-    if name not in {"values", "Job", "JobRow"}:
+        return any(_is_word(arg, "state") for arg in node.args)
+    if name not in STATE_WRITERS:
         return False
-    keys = [key for arg in node.args if isinstance(arg, ast.Dict) for key in arg.keys]
-    named = any(isinstance(key, ast.Constant) and key.value == "state" for key in keys)
-    column = any(isinstance(key, ast.Attribute) and key.attr == "state" for key in keys)
-    return named or column or any(word.arg == "state" for word in node.keywords)
+    keys = [key for arg in node.args if isinstance(arg, ast.Dict) for key in arg.keys if key is not None]
+    named = any(_is_word(key, "state") or getattr(key, "attr", "") == "state" for key in keys)
+    return named or any(word.arg == "state" for word in node.keywords)
+
+
+def _is_word(node: ast.expr, word: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == word
 
 
 def _code_lines(text: str) -> set[int]:

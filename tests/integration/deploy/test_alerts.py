@@ -1,0 +1,29 @@
+"""Every alert has a runbook, and every runbook an alert."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from tests.support.source_tree import ROOT
+
+RULES = [
+    rule
+    for group in yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
+OPERATIONS = (ROOT / "docs/operations.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
+def test_an_alert_says_what_to_do(rule):
+    assert rule["labels"]["severity"] in {"page", "warn", "run"}
+    assert rule["annotations"]["summary"]
+    assert rule["annotations"]["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+    assert re.search(rf"^### {rule['alert']}\n\n\S", OPERATIONS, re.MULTILINE)
+
+
+def test_no_runbook_without_its_alert():
+    assert set(re.findall(r"^### (Ppo\w+)$", OPERATIONS, re.MULTILINE)) == {rule["alert"] for rule in RULES}
