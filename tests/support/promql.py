@@ -12,8 +12,6 @@ _SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\s*\{([^}]*)\}")
 _LABEL = re.compile(r"([a-zA-Z_]\w*)\s*(?:=~|!~|!=|=)")
 _NAME = re.compile(r"(?<![\w:.$])([a-zA-Z_:][\w:]*)(?!\s*\()(?![\w:])")
 _WORDS = frozenset({"and", "or", "unless", "bool", "inf", "nan"})
-    ["and", "or", "unless", "bool", "by", "without", "on", "ignoring", "group_left", "group_right", "inf", "nan"]
-)
 
 
 @dataclass(frozen=True)
