@@ -1,0 +1,87 @@
+"""Fixtures of all tests: real databases and brokers, one server a session, one database a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.db import Database
+from tests.support.databases import copied_postgres, copy_sqlite, postgres_template, sqlite_template
+from tests.support.servers import Postgres, Redis
+
+BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A running PostgreSQL."""
+    server = Postgres()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    """A running Redis."""
+    server = Redis()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def _postgres_template(postgres_server: Postgres) -> str:
+    return postgres_template(postgres_server)
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sqlite_template(tmp_path_factory.mktemp("sqlite"))
+
+
+@pytest.fixture
+def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
+    """URL of a fresh migrated SQLite database."""
+    return copy_sqlite(_sqlite_template, tmp_path)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Postgres, _postgres_template: str) -> Iterator[str]:
+    """URL of a fresh migrated PostgreSQL database."""
+    with copied_postgres(postgres_server, _postgres_template) as url:
+        yield url
+
+
+@pytest.fixture(params=BOTH)
+def database_url(request: pytest.FixtureRequest) -> str:
+    """URL of a fresh migrated database: the test runs once on each kind."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture(params=BOTH)
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """URL of a database without tables: the test runs once on each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty.db'}"
+    else:
+        with copied_postgres(request.getfixturevalue("postgres_server")) as url:
+            yield url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A handle on a fresh migrated database: the test runs once on each kind."""
+    db = Database(database_url)
+    yield db
+    db.dispose()
+
+
+@pytest.fixture
+def redis_url(redis_server: Redis) -> str:
+    """URL of an empty Redis."""
+    redis_server.flush()
+    return redis_server.url

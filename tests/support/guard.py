@@ -1,0 +1,43 @@
+"""Run a server as a child and end it when standard input closes, so that no server outlives the tests, even killed ones.
+
+python guard.py [--user UID] COMMAND…
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+_PATIENCE_SECONDS = 10.0
+
+
+def main() -> int:
+    """Exit status of the server."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--user", type=int)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    # A terminal's Ctrl-C reaches the whole group; the server must end after the tests, not with them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    identity = {} if arguments.user is None else {"user": arguments.user, "group": arguments.user, "extra_groups": []}
+    server = subprocess.Popen(arguments.command, stdin=subprocess.DEVNULL, start_new_session=True, **identity)
+    threading.Thread(target=_end_on_eof, args=(server,), daemon=True).start()
+    return server.wait()
+
+
+def _end_on_eof(server: subprocess.Popen[bytes]) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    server.send_signal(signal.SIGINT)  # PostgreSQL: fast shutdown; Redis: exit
+    try:
+        server.wait(_PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
