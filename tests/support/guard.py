@@ -1,4 +1,4 @@
-"""Run a server as a child and end it when standard input closes, so that no server outlives the tests, even killed ones.
+"""Run a server as a child and end it when standard input closes: no server outlives the tests, not even killed ones.
 
 python guard.py [--user UID] COMMAND…
 """

