@@ -49,7 +49,7 @@ class Server:
         identity = [] if self.user is None else ["--user", str(self.user)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(_GUARD), *identity, *self.command()],
+                [sys.executable, str(_GUARD), *identity, str(self.folder), *self.command()],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -61,9 +61,7 @@ class Server:
     def stop(self) -> None:
         """Stop, keeping the data: `start` goes on with it."""
         if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.wait()
+            self._process.communicate(b"keep the folder")
             self._process = None
 
     def close(self) -> None:
