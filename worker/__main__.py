@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from worker.logs import configure
+from jobs.log import configure
 from worker.service import Service
 from worker.settings import WorkerSettings
 
 
 def main() -> None:
     """Run the worker that the environment describes."""
-    configure()
+    configure("worker")
     Service(WorkerSettings()).run()
 
 

@@ -5,27 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
-_FILES = ("memory.events", "memory/memory.oom_control", "memory.oom_control")
+_VERSION_2, _VERSION_1 = "memory.events", "memory.oom_control"
 
 
 def oom_kills(cgroup: Path = _CGROUP, membership: Path = Path("/proc/self/cgroup")) -> int:
     """How many processes of our memory control group the kernel has killed so far; 0 where it does not say."""
-    counts = [_count(path) for path in _counter_files(cgroup, membership)]
-    return sum(counts)
-
-
-def _counter_files(cgroup: Path, membership: Path) -> list[Path]:
-    """The counters of version 2 and 1, in our own group's folder or, seen from inside a container, at the top."""
     own = [line.split(":", 2)[2].lstrip("/") for line in _lines(membership) if _is_memory(line)]
-    return [
-        path
-        for path in (
-            *(cgroup / group / "memory.events" for group in own),
-            *(cgroup / "memory" / group / "memory.oom_control" for group in own),
-            *(cgroup / name for name in _FILES),
-        )
-        if path.is_file()
-    ]
+    # Seen from inside a container, our own group is often the top.
+    groups = {*own, ""}
+    files = {cgroup / group / _VERSION_2 for group in groups} | {
+        cgroup / "memory" / group / _VERSION_1 for group in groups
+    }
+    return sum(map(_count, files))
 
 
 def _is_memory(line: str) -> bool:

@@ -156,12 +156,12 @@ class EngineProcess:
 
     def _events(self, chunk: bytes) -> Iterator[Event]:
         """Events whose line is complete. A last line without an end is the mark of a killed writer, not an event."""
-        self._buffer += chunk
-        *lines, rest = self._buffer.split(b"\n")
-        self._buffer = rest
-        if len(rest) > MAX_LINE_BYTES:
+        first, *others = chunk.split(b"\n")
+        self._buffer += first
+        if len(self._buffer) > MAX_LINE_BYTES:
             raise ProtocolError(f"a line of more than {MAX_LINE_BYTES} bytes")
-        for line in lines:
+        for start in others:
+            line, self._buffer = self._buffer, bytearray(start)
             yield _event(bytes(line))
 
 

@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MAX_RETRY_SECONDS = 600.0
-
 
 class Recorder:
     """The pen of one attempt. Its methods raise LeaseLost, and Unavailable only when the worker is shutting down."""
@@ -88,7 +86,7 @@ class Recorder:
                 self._discard_checkpoint()
                 self._write(partial(lifecycle.requeue, db, lease, error=error, charge=False))
             case Ending.REQUEUE:
-                delay = self._retry_delay_seconds()
+                delay = lifecycle.backoff_seconds(lease.attempt)
                 self._write(partial(lifecycle.requeue, db, lease, error=error, charge=True, delay_seconds=delay))
             case Ending.FAIL if error is not None:
                 self._write(partial(lifecycle.fail, db, lease, error))
@@ -99,10 +97,6 @@ class Recorder:
         if checkpoint is not None:
             self._write(partial(lifecycle.discard_checkpoint, self._db, self._lease, checkpoint))
             run_files.quarantine_checkpoint(self._run_dir, checkpoint)
-
-    def _retry_delay_seconds(self) -> float:
-        doubled = self._settings.retry_delay_seconds * float(2 ** min(self._lease.attempt - 1, 10))
-        return min(doubled, _MAX_RETRY_SECONDS) * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
 
     def _write(self, write: Callable[[], T]) -> T:
         """Write, and again while the database is away: the engine trains on, and the fence ends it if that lasts."""

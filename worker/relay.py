@@ -15,8 +15,8 @@ from kombu.exceptions import OperationalError
 from jobs import lifecycle
 from jobs.db import Database
 from jobs.errors import Unavailable
+from jobs.log import configure
 from worker.app import create_app
-from worker.logs import configure
 from worker.settings import WorkerSettings
 from worker.tasks import is_full, wake
 
@@ -53,7 +53,7 @@ def relay(db: Database, app: Celery, stop: threading.Event, *, rewake_seconds: f
 
 def main() -> None:
     """Run the relay that the environment describes, until SIGTERM or SIGINT."""
-    configure()
+    configure("relay")
     settings = WorkerSettings()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

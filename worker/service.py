@@ -48,7 +48,7 @@ class Service:
             oldest_lease_seconds=self._slots.oldest_lease_seconds,
         )
         self._app = create_app(settings)
-        add_run_job(self._app, self._slots.run)
+        add_run_job(self._app, self._slots.run_next)
         self._app.steps["worker"].add(_step(self))
 
     def run(self) -> None:
@@ -57,7 +57,9 @@ class Service:
         port, close_metrics = self._gauges.serve(settings.metrics_host, settings.metrics_port)
         self._metrics_url = f"http://{settings.advertised_host}:{port}/metrics"
         log.info("worker %s serves %s, metrics at %s", settings.worker_id, settings.queues, self._metrics_url)
-        # Celery sends it from its signal handler, each time a signal comes.
+        # A receiver, even one that does nothing, keeps Celery from setting up logging its own way.
+        signals.setup_logging.connect(_leave_as_it_is, weak=False)
+        # Celery sends this from its signal handler, each time a signal comes.
         signals.worker_shutting_down.connect(self._on_shutdown, weak=False)
         try:
             _run_celery(self._app, settings)
@@ -87,7 +89,7 @@ class Service:
     def _on_shutdown(self, **_: Any) -> None:
         self._shutdown.request()
 
-    def _claim(self, job_id: str | None) -> Supervisor | None:
+    def _claim(self) -> Supervisor | None:
         if self._shutdown.asked:
             return None
         sent_at, settings = now(), self._settings
@@ -96,7 +98,6 @@ class Service:
             worker_id=settings.worker_id,
             queues=settings.queue_names,
             lease_seconds=settings.lease_seconds,
-            job_id=job_id,
         )
         if claim is None:
             return None
@@ -142,6 +143,10 @@ class Service:
             busy=self._slots.busy,
             queues=self._settings.queue_names,
         )
+
+
+def _leave_as_it_is(**_: Any) -> None:
+    return
 
 
 def _step(service: Service) -> type[bootsteps.StartStopStep]:

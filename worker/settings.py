@@ -6,9 +6,9 @@ import os
 import socket
 import sys
 import uuid
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from jobs.settings import DomainSettings
 from ppo_engine.rundir import RunDir
@@ -69,14 +69,18 @@ class WorkerSettings(DomainSettings):
     """Longest silence before the first step: a model may have to be downloaded."""
     silence_seconds: Seconds = 1800
     """Longest silence in training; never less than ten times the longest step so far."""
-    retry_delay_seconds: float = Field(10, ge=0)
-    """Wait before the second attempt; doubles with each one, up to ten minutes."""
 
     engine_command: list[str] = Field(default_factory=lambda: [sys.executable, "-m", "ppo_engine"])
     engine_threads: int | None = Field(None, ge=1)
     """CPU threads of one engine. Default: the machine's cores divided by the slots."""
     engine_log_bytes: int = Field(64 * 2**20, ge=4096)
     """Size at which an engine's log is rotated; one older part is kept."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not self.heartbeat_seconds < self.fence_seconds < self.lease_seconds:
+            raise ValueError("heartbeat_seconds < fence_seconds < lease_seconds must hold")
+        return self
 
     @property
     def embedded(self) -> bool:
@@ -105,8 +109,8 @@ class WorkerSettings(DomainSettings):
         """The command line of an engine."""
         resume = ["--resume", str(run_dir.root / checkpoint)] if checkpoint else []
         roots = [part for root in self.model_roots for part in ("--root", str(root))]
-        limits = ["--attempt", str(attempt), "--threads", str(threads)]
-        return [*self.engine_command, "run", str(run_dir.spec), "--out", str(run_dir.root), *limits, *resume, *roots]
+        how = ["--attempt", str(attempt), "--threads", str(threads), "--keep-checkpoints"]
+        return [*self.engine_command, "run", str(run_dir.spec), "--out", str(run_dir.root), *how, *resume, *roots]
 
     def engine_env(self, threads: int) -> dict[str, str]:
         """The environment of an engine: nothing of the service's own, so no database or broker credentials."""

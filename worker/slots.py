@@ -15,10 +15,8 @@ log = logging.getLogger(__name__)
 class Slots:
     """Hands a free slot to whoever finds a job for it: a Celery task that was woken, or the poll."""
 
-    def __init__(
-        self, count: int, claim: Callable[[str | None], Supervisor | None], on_free: Callable[[], None]
-    ) -> None:
-        """`claim` takes a job (any, or the one named) for a slot; `on_free` is called when a slot has become free."""
+    def __init__(self, count: int, claim: Callable[[], Supervisor | None], on_free: Callable[[], None]) -> None:
+        """`claim` takes the next job for a slot; `on_free` is called when a slot has become free."""
         self.count = count
         self._claim = claim
         self._on_free = on_free
@@ -41,17 +39,17 @@ class Slots:
         with self._lock:
             return max((supervisor.keeper.age_seconds for supervisor in self._running), default=0.0)
 
-    def run(self, job_id: str) -> bool:
-        """Take this job and supervise it to its end, here; False at once when it or a slot cannot be had."""
-        supervisor = self._take(job_id)
+    def run_next(self) -> bool:
+        """Take the next job and supervise it to its end, here; False at once when none, or no slot, can be had."""
+        supervisor = self._take()
         if supervisor is None:
             return False
         self._supervise(supervisor)
         return True
 
     def start_next(self) -> bool:
-        """Take the next job and supervise it in a thread of its own; False when none, or no slot, can be had."""
-        supervisor = self._take(None)
+        """The same in a thread of its own."""
+        supervisor = self._take()
         if supervisor is None:
             return False
         threading.Thread(target=self._supervise, args=(supervisor,), name="supervisor").start()
@@ -62,12 +60,12 @@ class Slots:
         while self._running:
             time.sleep(0.05)
 
-    def _take(self, job_id: str | None) -> Supervisor | None:
+    def _take(self) -> Supervisor | None:
         if not self._free.acquire(blocking=False):
             return None
         supervisor = None
         try:
-            supervisor = self._claim(job_id)
+            supervisor = self._claim()
             if supervisor is not None:
                 with self._lock:
                     self._running.add(supervisor)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from celery import Celery
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
+
+log = logging.getLogger(__name__)
 
 RUN_JOB = "run_job"
 
@@ -19,12 +22,17 @@ def wake_queue(name: str) -> Queue:
     return Queue(f"wake.{name}", _EXCHANGE, routing_key=f"wake.{name}")  # type: ignore[no-untyped-call]
 
 
-def add_run_job(app: Celery, run: Callable[[str], object]) -> None:
-    """Register the task. `run` claims the job and supervises it to its end, or returns at once."""
+def add_run_job(app: Celery, run_next: Callable[[], bool]) -> None:
+    """Register the task. `run_next` claims a job and supervises it to its end, or returns at once.
+
+    Being woken for one job means that there is work: the most urgent job is taken, which may be another one. So a late,
+    doubled or reordered message never runs a job out of turn.
+    """
 
     @app.task(name=RUN_JOB, ignore_result=True)  # type: ignore[untyped-decorator]
     def run_job(job_id: str) -> None:
-        run(job_id)
+        if not run_next():
+            log.debug("woken for %s: nothing to take", job_id)
 
 
 def wake(app: Celery, job_id: str, queue: str) -> None:

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ppo_engine.errors import Category
+from ppo_engine.events import Failed, Finished, Outcome, Phase
+from worker.outcome import Ending, Reason, Seen, start_failed, verdict
+from worker.process import Exit
+
+COMPLETED = Finished(outcome=Outcome.COMPLETED, step=9)
+STOPPED = Finished(outcome=Outcome.STOPPED, step=5)
+CODE_0, CODE_1, CODE_7 = Exit(0, None), Exit(1, None), Exit(7, None)
+KILLED, SEGFAULT, TERMINATED = Exit(None, "SIGKILL"), Exit(None, "SIGSEGV"), Exit(None, "SIGTERM")
+
+
+def failure(code: str = "non_finite", *, retryable: bool = False) -> Failed:
+    return Failed(code=code, category=Category.CONFIG, message="bad", retryable=retryable, step=4, suggestion="do")
+
+
+CASES: list[tuple[str, dict[str, Any], Ending, str]] = [
+    ("completed", {"exit": CODE_0, "final": COMPLETED, "saved_step": 9}, Ending.SUCCEED, ""),
+    ("crash at exit, after the end", {"exit": SEGFAULT, "final": COMPLETED, "saved_step": 9}, Ending.SUCCEED, ""),
+    (
+        "completed just before a cancel",
+        {"exit": CODE_0, "final": COMPLETED, "saved_step": 9, "reason": Reason.CANCEL},
+        Ending.SUCCEED,
+        "",
+    ),
+    (
+        "last checkpoint not recorded",
+        {"exit": CODE_0, "final": COMPLETED, "saved_step": 8},
+        Ending.FAIL,
+        "engine_protocol",
+    ),
+    ("no checkpoint at all", {"exit": CODE_0, "final": COMPLETED}, Ending.FAIL, "engine_protocol"),
+    ("cancelled", {"exit": CODE_0, "final": STOPPED, "reason": Reason.CANCEL}, Ending.CANCEL, ""),
+    ("killed in a cancel", {"exit": KILLED, "reason": Reason.CANCEL}, Ending.CANCEL, ""),
+    ("failed in a cancel", {"exit": CODE_1, "final": failure(), "reason": Reason.CANCEL}, Ending.CANCEL, ""),
+    ("shut down", {"exit": CODE_0, "final": STOPPED, "reason": Reason.SHUTDOWN}, Ending.RELEASE, ""),
+    ("killed in a shutdown", {"exit": KILLED, "reason": Reason.SHUTDOWN}, Ending.RELEASE, ""),
+    ("failed by the signal", {"exit": CODE_1, "final": failure(), "reason": Reason.SHUTDOWN}, Ending.RELEASE, ""),
+    ("fenced", {"exit": KILLED, "reason": Reason.FENCED}, Ending.RELEASE, ""),
+    (
+        "over time",
+        {"exit": CODE_0, "final": STOPPED, "reason": Reason.MAX_RUNTIME},
+        Ending.FAIL,
+        "max_runtime_exceeded",
+    ),
+    ("hung", {"exit": KILLED, "reason": Reason.HUNG}, Ending.REQUEUE, "engine_hung"),
+    ("garbage", {"exit": KILLED, "reason": Reason.PROTOCOL}, Ending.FAIL, "engine_protocol"),
+    (
+        "garbage after the end",
+        {"exit": KILLED, "final": COMPLETED, "saved_step": 9, "reason": Reason.PROTOCOL},
+        Ending.FAIL,
+        "engine_protocol",
+    ),
+    ("an error of the spec", {"exit": CODE_1, "final": failure()}, Ending.FAIL, "non_finite"),
+    ("an error worth a retry", {"exit": CODE_1, "final": failure(retryable=True)}, Ending.REQUEUE, "non_finite"),
+    (
+        "damaged checkpoint",
+        {"exit": CODE_1, "final": failure("checkpoint_corrupt", retryable=True), "resumed": True},
+        Ending.DISCARD,
+        "checkpoint_corrupt",
+    ),
+    (
+        "damaged checkpoint, but none was given",
+        {"exit": CODE_1, "final": failure("checkpoint_corrupt", retryable=True)},
+        Ending.REQUEUE,
+        "checkpoint_corrupt",
+    ),
+    ("killed", {"exit": KILLED}, Ending.REQUEUE, "engine_killed"),
+    ("terminated before it could listen", {"exit": TERMINATED}, Ending.REQUEUE, "engine_killed"),
+    ("killed by the kernel", {"exit": KILLED, "oom_killed": True}, Ending.REQUEUE, "out_of_memory"),
+    ("crashed while another was killed", {"exit": SEGFAULT, "oom_killed": True}, Ending.REQUEUE, "engine_crashed"),
+    ("segmentation fault", {"exit": SEGFAULT}, Ending.REQUEUE, "engine_crashed"),
+    ("exit code", {"exit": CODE_7}, Ending.REQUEUE, "engine_crashed"),
+    ("exit 0 without a word", {"exit": CODE_0}, Ending.FAIL, "engine_protocol"),
+    ("stopped by nobody we know", {"exit": CODE_0, "final": STOPPED}, Ending.REQUEUE, "engine_stopped"),
+]
+
+
+@pytest.mark.parametrize(("seen", "ending", "code"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_verdict(seen: dict[str, Any], ending: Ending, code: str) -> None:
+    judged = verdict(Seen(attempt=2, **seen))
+    assert (judged.ending, judged.code) == (ending, code)
+
+
+def test_a_crash_says_where_and_how() -> None:
+    seen = Seen(attempt=2, exit=CODE_7, phase=Phase.OPTIMISE, step=4, log_tail="last words")
+    error = verdict(seen).error
+    assert error is not None
+    assert (error.exit_code, error.signal, error.phase, error.step, error.attempt) == (7, None, "optimise", 4, 2)
+    assert error.log_tail == "last words"
+    assert "exit code 7" in error.message
+
+
+def test_the_engines_own_error_is_passed_on() -> None:
+    seen = Seen(attempt=1, exit=CODE_1, final=failure(), phase=Phase.ROLLOUT, step=3)
+    error = verdict(seen).error
+    assert error is not None
+    assert (error.category, error.message, error.suggestion) == ("config", "bad", "do")
+    assert (error.phase, error.step, error.exit_code) == ("rollout", 4, 1)
+
+
+def test_an_engine_that_cannot_be_started_is_tried_again() -> None:
+    judged = start_failed(FileNotFoundError(2, "No such file or directory"), attempt=3)
+    assert judged.ending is Ending.REQUEUE
+    assert judged.error is not None
+    assert "No such file" in judged.error.message
+    assert judged.error.attempt == 3
