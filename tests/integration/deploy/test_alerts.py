@@ -27,3 +27,10 @@ def test_an_alert_says_what_to_do(rule):
 
 def test_no_runbook_without_its_alert():
     assert set(re.findall(r"^### (Ppo\w+)$", OPERATIONS, re.MULTILINE)) == {rule["alert"] for rule in RULES}
+
+
+def test_every_alert_has_a_case():
+    """The cases themselves need promtool: `promtool test rules deploy/prometheus/alerts_test.yml`."""
+    cases = yaml.safe_load((ROOT / "deploy/prometheus/alerts_test.yml").read_text("utf-8"))["tests"]
+    fired = {check["alertname"] for case in cases for check in case["alert_rule_test"] if check["exp_alerts"]}
+    assert fired == {rule["alert"] for rule in RULES}
