@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_PHASE_SECONDS = 0.5
+
 
 class Recorder:
     """The pen of one attempt. Its methods raise LeaseLost, and Unavailable only when the worker is shutting down."""
@@ -52,6 +54,8 @@ class Recorder:
         """Step of the newest checkpoint that the database knows."""
         self.step = self.saved_step or 0
         self.final: Finished | Failed | None = None
+        self._unwritten_phase: PhaseEntered | None = None
+        self._next_phase_at = 0.0
 
     def record(self, event: Event) -> None:
         """Write one event; the last one is kept for the verdict, which is written when the engine has gone."""
@@ -60,8 +64,8 @@ class Recorder:
                 self._write(partial(lifecycle.record_started, self._db, self._lease, event))
                 self.step = event.step
             case PhaseEntered():
-                self._write(partial(lifecycle.record_phase, self._db, self._lease, event))
-                self.phase = event.phase
+                self.phase, self._unwritten_phase = event.phase, event
+                self.record_phase()
             case StepDone():
                 self._write(partial(lifecycle.record_step, self._db, self._lease, event))
                 self.step = event.step
@@ -71,6 +75,17 @@ class Recorder:
                 run_files.delete_checkpoints(self._run_dir, dropped)
             case Finished() | Failed():
                 self.final = event
+
+    def record_phase(self) -> None:
+        """Write the phase the run is in, unless that was done a moment ago.
+
+        A small model enters a hundred phases a second. Nobody reads them that fast, and on SQLite so many transactions
+        would keep the heartbeat waiting for the lock.
+        """
+        event, now = self._unwritten_phase, time.monotonic()
+        if event is not None and now >= self._next_phase_at:
+            self._unwritten_phase, self._next_phase_at = None, now + _PHASE_SECONDS
+            self._write(partial(lifecycle.record_phase, self._db, self._lease, event))
 
     def settle(self, judged: Verdict) -> None:
         """Write the end of the attempt."""

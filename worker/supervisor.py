@@ -115,7 +115,11 @@ class Supervisor:
         command = self._settings.engine_arguments(
             self._run_dir, attempt=self._claim.lease.attempt, checkpoint=self._claim.checkpoint, threads=threads
         )
-        self._engine = EngineProcess(command, env=self._settings.engine_env(threads), log=engine_log)
+        try:
+            self._engine = EngineProcess(command, env=self._settings.engine_env(threads), log=engine_log)
+        except OSError:
+            engine_log.close()
+            raise
         return self._engine, engine_log
 
     def _watch(self, engine: EngineProcess) -> None:
@@ -137,6 +141,7 @@ class Supervisor:
         for event in engine.read(_TICK_SECONDS):
             self._recorder.record(event)
             self._pace.hear(event, time.monotonic())
+        self._recorder.record_phase()
 
     def _decide(self, engine: EngineProcess, now: float) -> None:
         """Stop an engine that somebody wants stopped, end one that hangs, kill one whose time is up."""

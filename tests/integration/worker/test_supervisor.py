@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(sqlite_url: str, tmp_path: Path) -> Bench:
-    return Bench(Database(sqlite_url), tmp_path)
+def bench(sqlite_url: str, tmp_path: Path) -> Iterator[Bench]:
+    db = Database(sqlite_url)
+    yield Bench(db, tmp_path)
+    db.dispose()
 
 
 def error_of(job: JobView) -> dict[str, Any]:
@@ -329,7 +331,7 @@ def test_a_long_outage_ends_the_engine_before_the_lease_does(bench: Bench, monke
     outage.on = True
     began = time.monotonic()
     wait_until(lambda: not engine_pids(bench.run_dir(job_id)), 5, lambda: "the engine was not fenced")
-    assert time.monotonic() - began < 3.0, "the lease is 3 s"
+    assert time.monotonic() - began < 4.0, "the lease is 4 s"
     outage.on = False
     thread.join(10)
     job = wait_for_state(bench.db, job_id, JobState.QUEUED)
