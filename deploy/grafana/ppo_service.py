@@ -68,8 +68,8 @@ PULSE = Row(
         Panel(
             title="Oldest lease",
             unit="s",
-            read="Time since the last heartbeat of any lease. Beats come every 10 s; at 40 s the worker stops its own "
-            "engine, at 60 s the job goes to somebody else (defaults).",
+            read="Time since the last heartbeat of any lease: a few seconds. At 40 s the worker ends its own engine, "
+            "at 60 s the job goes to somebody else (defaults).",
             queries=[
                 Query(expr='max by (worker) (ppo_worker_lease_age_seconds{job="ppo-workers"})', legend="{{worker}}")
             ],
