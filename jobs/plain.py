@@ -14,6 +14,8 @@ from jobs.errors import Problem
 Loc = tuple[str | int, ...]
 
 MAX_DEPTH = 32
+MAX_PROBLEMS = 200
+"""Nobody reads more, and a hostile document has millions."""
 _INT64 = 2**63
 
 
@@ -24,7 +26,7 @@ def plain(data: Any, loc: Loc = ()) -> tuple[dict[str, Any] | None, list[Problem
     where `data` is no object at all.
     """
     if not isinstance(data, dict):
-        return None, [_problem(loc, "wrong_type", "must be an object")]
+        return None, _report([], loc, "wrong_type", "must be an object")
     problems: list[Problem] = []
     copy = _copy(data, loc, problems)
     return (copy if isinstance(copy, dict) else None), problems
@@ -42,7 +44,7 @@ def storable(text: str) -> str:
 
 def _copy(value: Any, loc: Loc, problems: list[Problem]) -> Any:
     if len(loc) > MAX_DEPTH:
-        problems.append(_problem(loc[:MAX_DEPTH], "too_deep", f"nested more than {MAX_DEPTH} levels"))
+        _report(problems, loc[:MAX_DEPTH], "too_deep", f"nested more than {MAX_DEPTH} levels")
         return None
     if isinstance(value, dict):
         return {key: _copy(item, (*loc, key), problems) for key, item in value.items() if _good_key(key, loc, problems)}
@@ -50,7 +52,7 @@ def _copy(value: Any, loc: Loc, problems: list[Problem]) -> Any:
         return [_copy(item, (*loc, index), problems) for index, item in enumerate(value)]
     code, detail = _fault(value)
     if code:
-        problems.append(_problem(loc, code, detail))
+        _report(problems, loc, code, detail)
         return None
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
@@ -58,7 +60,7 @@ def _copy(value: Any, loc: Loc, problems: list[Problem]) -> Any:
 def _good_key(key: Any, loc: Loc, problems: list[Problem]) -> bool:
     code, detail = _fault(key) if isinstance(key, str) else ("wrong_type", "every name must be text")
     if code:
-        problems.append(_problem(loc, code, detail))
+        _report(problems, loc, code, detail)
     return not code
 
 
@@ -75,5 +77,7 @@ def _fault(value: Any) -> tuple[str, str]:
     return "", ""
 
 
-def _problem(loc: Loc, code: str, detail: str) -> Problem:
-    return Problem(pointer=storable(pointer(loc)), code=code, detail=detail)
+def _report(problems: list[Problem], loc: Loc, code: str, detail: str) -> list[Problem]:
+    if len(problems) < MAX_PROBLEMS:
+        problems.append(Problem(pointer=storable(pointer(loc)), code=code, detail=detail))
+    return problems

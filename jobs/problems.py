@@ -17,14 +17,13 @@ from pydantic_core import ErrorDetails
 
 from jobs.errors import Problem
 from jobs.mask import mask
-from jobs.plain import Loc, plain, pointer
+from jobs.plain import MAX_PROBLEMS, Loc, plain, pointer
 from jobs.repair import model_at, repaired
 from ppo_engine.config import CrossCheck, OneOf
 
 M = TypeVar("M", bound=BaseModel)
 Rules = Callable[[M], "list[Problem | CrossCheck]"]
 
-MAX_PROBLEMS = 200
 _SHOWN_CHARACTERS = 80
 
 _KINDS = {
@@ -50,15 +49,16 @@ def check(
         parsed = model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         errors = error.errors(include_url=False)
-        found += [_field_problem(model, e, loc) for e in errors]
-        found += _cross_problems(model, value, rules, [e["loc"] for e in errors])
+        found += [_field_problem(model, e, loc) for e in errors[:MAX_PROBLEMS]]
+        if len(errors) <= MAX_PROBLEMS:  # beyond it the document is not one that somebody wrote
+            found += _cross_problems(model, value, rules, [e["loc"] for e in errors])
         return None, _distinct(found)
     return parsed, _distinct([*found, *_rule_problems(value, rules(parsed))])
 
 
 def nearest(given: Any, allowed: Iterable[str]) -> str | None:
     """The allowed word that `given` most likely meant."""
-    close = difflib.get_close_matches(str(given), list(allowed), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(given)[:128], list(allowed), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
