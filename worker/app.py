@@ -12,7 +12,8 @@ _PUBLISHER_TIMEOUT_SECONDS = 2
 
 def create_app(settings: WorkerSettings, *, publisher: bool = False) -> Celery:
     """Make the application of a worker, or of a `publisher` that must never wait long for the broker."""
-    app = Celery("ppo", broker=settings.broker_url.get_secret_value(), set_as_current=False)
+    broker = "memory://localhost//" if settings.embedded else settings.broker_url.get_secret_value()
+    app = Celery("ppo", broker=broker, set_as_current=False)
     app.conf.update(
         # A message is only a wake-up: acknowledged when taken, never redelivered by the broker, without a result.
         task_acks_late=False,

@@ -120,8 +120,13 @@ class Service:
 
     def _wake_myself(self) -> None:
         """Publish no more wake-ups than there are free slots; a job that stays queued is due again at the next poll."""
+        if self._shutdown.asked:
+            # Celery's blocking loop looks up only when a message comes, or after 2 s, and needs to do so twice to end.
+            for _ in range(2):
+                wake(self._app, "nobody", self._settings.queue_names[0])
+            return
         free = self._slots.free
-        if free == 0 or self._shutdown.asked:
+        if free == 0:
             return
         due = lifecycle.due_wakeups(self._db, every_seconds=self._settings.poll_interval_seconds)
         mine = [(job_id, queue) for job_id, queue in due if queue in self._settings.queue_names]
