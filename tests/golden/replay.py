@@ -98,9 +98,7 @@ def recorded_order(permutations: Sequence[Sequence[int]]) -> Iterator[Sequence[i
 
 def replay_step(trainer: Trainer, step: dict[str, Any]) -> dict[str, float]:
     """One recorded step; returns our scalars."""
-    sequences = make_sequences(
-        step["queries"], step["responses"], pad_id=PAD_ID, response_masks=step["response_masks"]
-    )
+    sequences = make_sequences(step["queries"], step["responses"], pad_id=PAD_ID, response_masks=step["response_masks"])
     order = recorded_order(step["permutations"])
     update = trainer.update(sequences, step["scores"], permutations=lambda _: next(order))
     return trainer.scalars(update)

@@ -5,16 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.golden.replay import cases, make_trainer, replay_step
+from tests.support.tolerances import golden
 
-TOLERANCE = 1e-5
 DEFECTS = {"whiten_rewards", "ratio_skip"}
 """Cases whose numbers show a defect of the reference; our semantics are tested in test_defects.py."""
 
 SOUND = [case for case in cases() if case["variant"] not in DEFECTS]
-
-
-def close(value: float) -> object:
-    return pytest.approx(value, rel=TOLERANCE, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("case", SOUND, ids=lambda case: f"{case['base']}-{case['variant']}")
@@ -24,10 +20,10 @@ def test_recorded_steps_are_reproduced(case: dict) -> None:
         ours = replay_step(trainer, step)
         theirs = {key: value for key, value in step["stats"].items() if not isinstance(value, list)}
         assert set(theirs) <= set(ours) | {"env/reward_mean", "env/reward_std"}
-        assert {key: ours[key] for key in theirs} == {key: close(value) for key, value in theirs.items()}
-        assert trainer.kl.value == close(step["kl_coef_after"])
+        assert {key: ours[key] for key in theirs} == golden(theirs)
+        assert trainer.kl.value == golden(step["kl_coef_after"])
         head = trainer.models.policy.value_head
         after = step["weights_after"]
-        assert head.weight.flatten().tolist() == [close(v) for v in after["v_head_weight"]]
+        assert head.weight.flatten().tolist() == golden(after["v_head_weight"])
         bias = after["v_head_bias"]
-        assert head.bias.tolist() == [close(v) for v in (bias if isinstance(bias, list) else [bias])]
+        assert head.bias.tolist() == golden(bias if isinstance(bias, list) else [bias])
