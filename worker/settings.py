@@ -38,6 +38,7 @@ class WorkerSettings(DomainSettings):
     """Settings of one worker process; the defaults are the embedded profile."""
 
     worker_id: str = Field(default_factory=_new_worker_id)
+    """Name of this worker. Default: host, process and a random part; two workers must not share one."""
     broker_url: SecretStr = SecretStr("memory://")
     """Where wake-ups come from: `memory://` (embedded: this process feeds itself) or `redis://…`."""
     queues: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]+(,[a-z0-9_-]+)*$")] = "default"
@@ -46,6 +47,7 @@ class WorkerSettings(DomainSettings):
     """Jobs at once: one per device share."""
 
     metrics_host: str = "127.0.0.1"
+    """Address that `/metrics` of this worker listens on."""
     metrics_port: int = Field(0, ge=0, le=65535)
     """0: any free port."""
     metrics_advertise_host: str | None = None
@@ -56,11 +58,13 @@ class WorkerSettings(DomainSettings):
     rewake_seconds: Seconds = 30
     """The relay wakes a job again that is still queued after this long."""
     lease_seconds: Seconds = 60
+    """A job whose worker has not been heard of for this long goes to another one."""
     heartbeat_seconds: Seconds = 3
     """Its answer brings the wish to cancel, so this is also how soon a cancel is heard."""
     fence_seconds: Seconds = 40
     """An engine is killed this long after the last heartbeat that succeeded was sent; less than the lease."""
     reap_seconds: Seconds = 10
+    """How often jobs whose lease ran out are looked for."""
     presence_seconds: Seconds = 10
     """How often the worker says that it lives, for the list of workers and Prometheus' discovery."""
     grace_seconds: Seconds = 10
@@ -71,6 +75,7 @@ class WorkerSettings(DomainSettings):
     """Longest silence in training; never less than ten times the longest step so far."""
 
     engine_command: list[str] = Field(default_factory=lambda: [sys.executable, "-m", "ppo_engine"])
+    """Program that trains, as a JSON list. Default: `python -m ppo_engine`."""
     engine_threads: int | None = Field(None, ge=1)
     """CPU threads of one engine. Default: the machine's cores divided by the slots."""
     engine_log_bytes: int = Field(64 * 2**20, ge=4096)
