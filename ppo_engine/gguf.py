@@ -159,7 +159,7 @@ def _tokenizer(fields: Mapping[str, Any]) -> PreTrainedTokenizerFast:
     bpe.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, kind in typed if kind == _CONTROL])
     bpe.add_tokens([AddedToken(t, normalized=False) for t, kind in typed if kind == _USER_DEFINED])
     ids = {name: fields.get(f"tokenizer.ggml.{key}_token_id") for name, key in _SPECIAL.items()}
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         model_max_length=fields["llama.context_length"],
         model_input_names=["input_ids", "attention_mask"],
@@ -178,7 +178,7 @@ def _save(
 ) -> None:
     config.save_pretrained(folder)
     ids = {name: getattr(config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    GenerationConfig(**ids).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    GenerationConfig(**ids).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)  # safetensors makes files that only their owner can read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,6 @@ class SequenceClassifierReward:
         self._batch_size = spec.batch_size
         self._max_tokens = min(spec.max_tokens, tokenizer.model_max_length, _positions(model))
         self._device = device
-        # Generic tokenizers also return token_type_ids, which decoders do not take.
-        self._accepted = set(inspect.signature(model.forward).parameters)
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
         """Return one logit per response."""
@@ -53,10 +50,10 @@ class SequenceClassifierReward:
             padding=True,
             truncation=True,
             max_length=self._max_tokens,
+            return_token_type_ids=False,  # all 0 for one text; GPT-2 would add the embedding of token 0 for them
             return_tensors="pt",
-        )
-        inputs = {name: tensor.to(self._device) for name, tensor in encoded.items() if name in self._accepted}
-        logits: torch.Tensor = self._model(**inputs).logits
+        ).to(self._device)
+        logits: torch.Tensor = self._model(**encoded).logits
         if logits.shape != (len(texts), 1):
             raise RewardFailed(f"the model returned logits of shape {list(logits.shape)} for {len(texts)} texts")
         return [float(logit) for logit in logits[:, 0].float().cpu()]

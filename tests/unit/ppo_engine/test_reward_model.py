@@ -74,6 +74,15 @@ def test_a_tokenizer_without_a_pad_token_pads_with_the_end(tmp_path: Path) -> No
     assert scores[4] == pytest.approx(alone(tmp_path, "x"), abs=1e-5)
 
 
+def test_token_types_of_a_generic_tokenizer_do_not_reach_the_model(tmp_path: Path) -> None:
+    folder = tiny_classifier(tmp_path / "rm", family="gpt2")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (score,) = load(tmp_path)(["The movie was"], [" good"])
+    assert score == pytest.approx(alone(tmp_path, "The movie was good"), abs=1e-5)
+
+
 def test_two_labels_are_no_reward(tmp_path: Path) -> None:
     tiny_classifier(tmp_path / "rm", labels=2)
     with pytest.raises(RewardFailed, match="has 2 labels; a reward is one number"):

@@ -65,7 +65,7 @@ def test_regex_that_backtracks_for_ever_fails_in_time() -> None:
     [
         ("GOOD MORNING, all", 2 / 3),
         ("a goodish art", 0.0),
-        ("party", 0.0),
+        ("feelgood", 0.0),
         ("Straße", 1 / 3),
         ("good good\n morning (STRASSE)", 1.0),
     ],
@@ -86,9 +86,7 @@ def repeated_share(words: list[str], n: int) -> float:
 
 
 @pytest.mark.parametrize("ngram", [1, 2, 3])
-@pytest.mark.parametrize(
-    "response", ["a b a b a b", "one two three four", "so so so so", "one", "", "x y x y z x y"]
-)
+@pytest.mark.parametrize("response", ["a b a b a b", "one two three four", "so so so so", "one", "", "x y x y z x y"])
 def test_repetition_is_the_share_of_ngrams_seen_before(response: str, ngram: int) -> None:
     assert score("repetition", response, ngram=ngram) == -repeated_share(response.split(), ngram)
 
