@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from celery import Celery
 from kombu.entity import Exchange, Queue
-from kombu.exceptions import ChannelError
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +42,6 @@ def wake(app: Celery, job_id: str, queue: str) -> None:
 def is_full(app: Celery, queue: str) -> bool:
     """Whether so many wake-ups wait that one more wakes nobody: a broker must not grow with the backlog."""
     with app.connection_for_write() as connection:
-        try:
-            declared = connection.default_channel.queue_declare(wake_queue(queue).name, passive=True)
-        except ChannelError:
-            return False
+        # Not passive: kombu 5.7 asks Redis with EXISTS, which it forgets to prefix, and never finds the queue.
+        declared = connection.default_channel.queue_declare(wake_queue(queue).name)
         return bool(declared.message_count >= _FULL)

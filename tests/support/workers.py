@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -89,6 +90,14 @@ def final_weights(run_dir: RunDir) -> str:
     """The scripted engine's weights in the newest checkpoint."""
     state = json.loads((run_dir.saved_checkpoints()[0] / "state.json").read_text())
     return str(state["weights"])
+
+
+def weights_after(steps: int) -> str:
+    """Where the scripted engine ends when nothing disturbs it."""
+    weights = ""
+    for step in range(1, steps + 1):
+        weights = hashlib.sha256(f"{weights}{step}".encode()).hexdigest()
+    return weights
 
 
 def engine_pids(run_dir: RunDir) -> list[int]:
