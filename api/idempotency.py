@@ -6,7 +6,7 @@ import re
 
 from jobs.errors import InvalidArgument
 
-_KEY = re.compile(r"^[\x21\x23-\x5b\x5d-\x7e]{1,128}$")
+_KEY = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,128}")
 
 
 def from_header(header: str | None) -> str | None:
@@ -23,7 +23,7 @@ def checked(key: str) -> str:
     Raises:
         InvalidArgument: not 1 to 128 printable ASCII characters without spaces, quotes and backslashes.
     """
-    if not _KEY.match(key):
+    if not _KEY.fullmatch(key):
         raise InvalidArgument(
             "an idempotency key is 1 to 128 printable ASCII characters without spaces, quotes and backslashes"
         )

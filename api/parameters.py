@@ -19,7 +19,7 @@ def job_id(text: str) -> str:
     Raises:
         JobNotFound: no job can have it.
     """
-    if not re.match(JOB_ID, text) or text.endswith("\n"):
+    if not re.fullmatch(JOB_ID, text):
         raise JobNotFound("there is no such job")
     return text
 

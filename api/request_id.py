@@ -7,9 +7,9 @@ import uuid
 
 HEADER = "x-request-id"
 
-_USABLE = re.compile(r"^[A-Za-z0-9._:-]{1,128}$", re.ASCII)
+_USABLE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def request_id(given: str | None) -> str:
     """The caller's id where it is fit for a log line, else a new one."""
-    return given if given is not None and _USABLE.match(given) else uuid.uuid4().hex
+    return given if given is not None and _USABLE.fullmatch(given) else uuid.uuid4().hex

@@ -24,7 +24,7 @@ from jobs.views import JobEventView, JobView, MetricsView
 
 _EVENTS_PER_READ = 1000
 _STEPS_PER_READ = 1000
-_CURSOR = re.compile(r"^(\d{1,18})(?:\.(\d{1,18}))?$", re.ASCII)
+_CURSOR = re.compile(r"(\d{1,18})(?:\.(\d{1,18}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Cursor:
     @classmethod
     def parse(cls, text: str) -> Cursor:
         """`seq` or `seq.step`; raises InvalidArgument on anything else."""
-        match = _CURSOR.match(text)
+        match = _CURSOR.fullmatch(text)
         if match is None:
             raise InvalidArgument("a place in a stream is written `seq.step`, for example `12.340`")
         return cls(int(match[1]), int(match[2] or 0))

@@ -13,6 +13,8 @@ from api.http.errors import defect_response
 from api.meters import Meters
 from api.request_id import HEADER, request_id
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
 log = structlog.get_logger()
 
 
@@ -54,9 +56,9 @@ class Edge:
             self._count(request, status, time.perf_counter() - started)
 
     def _count(self, request: Request, status: int, seconds: float) -> None:
-        # The template, not the path: one series per route, whatever clients ask for.
+        # The template, not the path, and known methods only: clients must not be able to make series.
         route = getattr(request.scope.get("route"), "path", "unmatched")
-        method = request.method if route != "unmatched" else "any"
+        method = request.method if request.method in _METHODS else "other"
         self.meters.http_requests.labels(method, route, str(status)).inc()
         if not getattr(request.state, "streamed", False):
             self.meters.http_seconds.labels(method, route).observe(seconds)
