@@ -23,6 +23,7 @@ from ppo_client.client import PPOClient
 from ppo_client.comparison import Pair
 from ppo_client.errors import ClientError
 from ppo_client.follow import follow
+from ppo_client.output import one_line
 from ppo_client.report import Report, write_report
 
 HERE = Path(__file__).resolve().parent
@@ -94,7 +95,7 @@ def samples_table(pairs: Sequence[Pair]) -> Table:
         table.add_column(title, overflow="fold", ratio=1 if title == "prompt" else 2)
     for pair in pairs:
         cells = [
-            Text("-") if sample is None else Text(f"{sample.score:+.2f} {' '.join(sample.response.split())}")
+            Text("-") if sample is None else Text(f"{sample.score:+.2f} {one_line(sample.response)}")
             for sample in (pair.before, pair.after)
         ]
         table.add_row(Text(pair.prompt), *cells)

@@ -44,10 +44,7 @@ def unpack(chunks: Iterable[bytes], target: Path, *, sha256: str) -> None:
 
     Raises:
         DownloadError: unsafe member, damaged or missing file; `target` is not created.
-        FileExistsError: `target` exists.
     """
-    if target.exists():
-        raise FileExistsError(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:

@@ -52,6 +52,7 @@ class Child:
 
     def start(self) -> None:
         """Start the program; its process group is its own, so that a Ctrl-C in the terminal reaches only the parent."""
+        self._close()
         rotate(self.log)
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -80,7 +81,13 @@ class Child:
             self._process.kill()
             self._process.wait()
             return False
+        finally:
+            self._close()
         return True
+
+    def _close(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def kill(self) -> None:
         """End the program at once."""

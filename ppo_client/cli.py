@@ -44,5 +44,5 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     except FileExistsError as error:
-        err_console.print(f"[bold red]error:[/] {escape(str(error.filename or error))} exists already", soft_wrap=True)
+        err_console.print(f"[bold red]error:[/] {escape(str(error.filename))} exists already", soft_wrap=True)
         sys.exit(Exit.OBSTACLE)

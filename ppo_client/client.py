@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -191,6 +192,8 @@ class PPOClient:
             FileExistsError: `target` exists.
             NoCheckpoint: there is none.
         """
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, "exists already", str(target))
         chosen = checkpoint or self.choose_checkpoint(job_id)
         try:
             with self._http.stream(_path(job_id, "checkpoints", str(chosen.step), "archive")) as response:

@@ -64,14 +64,14 @@ def thin(values: Sequence[float], width: int) -> list[float]:
 def trend(values: Sequence[float], window: int = 5) -> int:
     """1, -1 or 0: whether the mean of the last `window` values is above, below or like that before it.
 
-    "Like" means within half a standard error of the difference, so that noise shows no arrow.
+    "Like" means within one standard error of the difference, so that noise rarely shows an arrow.
     """
     if len(values) < 2:
         return 0
     span = min(window, len(values) // 2)
     recent, before = values[-span:], values[-2 * span : -span]
     change = fmean(recent) - fmean(before)
-    return 0 if abs(change) <= _noise(before, recent) / 2 else (1 if change > 0 else -1)
+    return 0 if abs(change) <= _noise(before, recent) else (1 if change > 0 else -1)
 
 
 def is_good(curve: Curve, direction: int) -> bool | None:

@@ -17,7 +17,7 @@ from ppo_client.curves import CURVES, duration, number, run_time, sparkline
 from ppo_client.plots import points
 from ppo_client.progress import state_text
 
-_SPARK_WIDTH = 30
+_SPARK_WIDTH = 24
 
 
 def print_json(value: Any) -> None:
@@ -39,7 +39,9 @@ def table(*columns: str) -> Table:
     """A borderless table, the product's one look."""
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
-        made.add_column(column, overflow="fold")
+        # An id or a key that is cut cannot be copied.
+        exact = column in {"id", "metric"}
+        made.add_column(column, overflow="fold", no_wrap=exact)
     return made
 
 
@@ -110,8 +112,14 @@ def samples_table(samples: Sequence[SampleView]) -> Table:
     """One response per line."""
     made = table("step", "score", "prompt", "response")
     for sample in samples:
-        made.add_row(str(sample.step), f"{sample.score:+.2f}", Text(sample.prompt), Text(sample.response))
+        prompt, response = (Text(one_line(text)) for text in (sample.prompt, sample.response))
+        made.add_row(str(sample.step), f"{sample.score:+.2f}", prompt, response)
     return made
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, and without control characters that would steer the terminal."""
+    return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))
 
 
 def checkpoint_line(checkpoint: CheckpointView, target: str) -> str:

@@ -31,8 +31,8 @@ th { padding: .4rem .6rem; text-align: left; color: #6b7280; font-size: .8rem; f
 td { padding: .6rem; border-top: 1px solid #e5e7eb; vertical-align: top; overflow-wrap: anywhere;
      white-space: pre-wrap; }
 th:first-child, td:first-child { width: 22%; } .none { color: #9ca3af; }
-.score { display: inline-block; min-width: 3rem; margin-right: .5rem; color: #6b7280;
-         font: 13px ui-monospace, monospace; }
+.answer { display: flex; align-items: baseline; gap: .75rem; }
+.score { color: #6b7280; font: 13px ui-monospace, monospace; }
 .up { color: #047857; font-weight: 700; } .down { color: #b91c1c; font-weight: 700; }
 .error { margin-top: 1.5rem; padding: .8rem 1rem; border-left: 4px solid #dc2626; background: #fef2f2; }
 p.note { color: #6b7280; font-size: .85rem; }
@@ -99,4 +99,5 @@ def _cell(sample: SampleView | None, before: SampleView | None) -> str:
         return '<td class="none">none stored</td>'
     change = 0.0 if before is None else sample.score - before.score
     style = "up" if change > 0 else "down" if change < 0 else ""
-    return f'<td><span class="score {style}">{sample.score:+.2f}</span>{escape(sample.response)}</td>'
+    score = f'<span class="score {style}">{sample.score:+.2f}</span>'
+    return f'<td><div class="answer">{score}<span>{escape(sample.response.strip())}</span></div></td>'

@@ -93,7 +93,7 @@ class PlainLines:
 def event_line(event: JobEventView) -> str:
     """An event on one line, with the local time."""
     clock = event.time.astimezone().strftime("%H:%M:%S")
-    return f"{clock}  {event.type}" + (f": {event.message}" if event.message else "")
+    return f"{clock}  {event.message or event.type}"
 
 
 class Board:

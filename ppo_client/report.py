@@ -81,8 +81,8 @@ def _facts(job: JobView, metrics: MetricsView) -> list[tuple[str, str]]:
         ("Policy", str(policy.get("path") or policy.get("hub") or "?")),
         ("Steps", f"{job.progress.step} of {job.progress.steps_total}"),
         ("Run time", run_time(job)),
-        ("Reward, first 5 to last 5 steps", f"{_text(reward_first)} to {_text(reward_last)}"),
-        ("KL, last 5 steps", f"{_text(kl_last)} nats/sequence"),
+        ("Reward, first to last", f"{_text(reward_first)} → {_text(reward_last)}"),
+        ("KL, last", f"{_text(kl_last)} nats"),
         ("Attempts", f"{job.attempt} of {job.max_attempts}"),
     ]
 

@@ -13,7 +13,6 @@ import pytest
 from ppo_client import archive
 from ppo_client.client import NoCheckpoint, PPOClient
 from ppo_client.errors import DownloadError
-from ppo_client.transport import RetryPolicy
 from tests.support.client_values import START
 from tests.support.scripted_http import Reply, json_reply, serve
 
@@ -109,9 +108,10 @@ def test_a_manifest_of_another_checkpoint_is_refused(tmp_path):
         unpack(checkpoint(), tmp_path / "out", sha256="0" * 64)
 
 
-def test_an_existing_folder_is_left_alone(tmp_path):
-    with pytest.raises(FileExistsError):
-        unpack(checkpoint(), tmp_path)
+def test_an_existing_folder_is_left_alone_and_nothing_is_asked(tmp_path):
+    with serve([]) as server, PPOClient(server.url) as client, pytest.raises(FileExistsError):
+        client.download("job_01", tmp_path)
+    assert server.asked == []
 
 
 def listing(*steps: int) -> Reply:
@@ -130,13 +130,13 @@ def test_download_takes_the_last_checkpoint(tmp_path):
 
 
 def test_a_broken_connection_is_a_download_error(tmp_path):
-    with serve([listing(3), Reply(200, checkpoint()[:4000], cut=True)]) as server:
-        with PPOClient(server.url, retry=RetryPolicy(attempts=1)) as client, pytest.raises(DownloadError):
-            client.download("job_01", tmp_path / "out")
+    replies = [listing(3), Reply(200, checkpoint()[:4000], cut=True)]
+    with serve(replies) as server, PPOClient(server.url) as client, pytest.raises(DownloadError, match="connection"):
+        client.download("job_01", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(tmp_path):
-    with serve([listing(1, 3)]) as server, PPOClient(server.url) as client:
-        with pytest.raises(NoCheckpoint, match="steps that have one: 1, 3"):
-            client.choose_checkpoint("job_01", 2)
+    known = "steps that have one: 1, 3"
+    with serve([listing(1, 3)]) as server, PPOClient(server.url) as client, pytest.raises(NoCheckpoint, match=known):
+        client.choose_checkpoint("job_01", 2)

@@ -48,9 +48,12 @@ def test_retry_after_is_obeyed():
 
 
 def test_a_retry_after_that_is_too_long_goes_to_the_caller():
-    with serve([problem(429, headers={"Retry-After": "3600"})]) as server, client(server.url) as ppo:
-        with pytest.raises(errors.RateLimited) as caught:
-            ppo.get("job_01")
+    with (
+        serve([problem(429, headers={"Retry-After": "3600"})]) as server,
+        client(server.url) as ppo,
+        pytest.raises(errors.RateLimited) as caught,
+    ):
+        ppo.get("job_01")
     assert caught.value.retry_after_seconds == 3600
     assert len(server.asked) == 1
 
@@ -58,12 +61,17 @@ def test_a_retry_after_that_is_too_long_goes_to_the_caller():
 def test_a_refusal_is_not_retried_and_shows_every_problem():
     problems = [
         {"pointer": "/ppo/stepz", "code": "unknown", "detail": "unknown field", "suggestion": "did you mean `steps`?"},
-        {"pointer": "/kl/penalty", "code": "enum", "detail": "not one of them", "given": "kll", "allowed": ["kl", "abs"]},
+        {
+            "pointer": "/kl/penalty",
+            "code": "enum",
+            "detail": "not one of them",
+            "given": "kll",
+            "allowed": ["kl", "abs"],
+        },
     ]
     reply = problem(422, code="invalid_spec", detail="the spec cannot be run", errors=problems)
-    with serve([reply]) as server, client(server.url) as ppo:
-        with pytest.raises(errors.InvalidRequest) as caught:
-            ppo.submit({})
+    with serve([reply]) as server, client(server.url) as ppo, pytest.raises(errors.InvalidRequest) as caught:
+        ppo.submit({})
     assert len(server.asked) == 1
     assert caught.value.code == "invalid_spec"
     assert str(caught.value) == (
@@ -80,9 +88,12 @@ def test_a_refusal_is_not_retried_and_shows_every_problem():
     [(401, errors.Unauthenticated), (403, errors.Forbidden), (404, errors.NotFound), (409, errors.Conflict)],
 )
 def test_statuses_become_types(status, kind):
-    with serve([problem(status, title="no", state="succeeded")]) as server, client(server.url) as ppo:
-        with pytest.raises(kind) as caught:
-            ppo.cancel("job_01")
+    with (
+        serve([problem(status, title="no", state="succeeded")]) as server,
+        client(server.url) as ppo,
+        pytest.raises(kind) as caught,
+    ):
+        ppo.cancel("job_01")
     assert caught.value.extra["state"] == "succeeded"
 
 
@@ -95,9 +106,12 @@ def test_a_service_that_is_not_there_is_named():
 
 
 def test_an_answer_that_is_not_json_is_no_service_of_ours():
-    with serve([Reply(200, b"<html>hello")]) as server, client(server.url) as ppo:
-        with pytest.raises(errors.ProtocolError, match=server.url):
-            ppo.get("job_01")
+    with (
+        serve([Reply(200, b"<html>hello")]) as server,
+        client(server.url) as ppo,
+        pytest.raises(errors.ProtocolError, match=server.url),
+    ):
+        ppo.get("job_01")
 
 
 def test_a_proxy_of_the_environment_is_not_asked_for_loopback(monkeypatch):

@@ -27,7 +27,9 @@ def snapshot(place: str = "0.0") -> str:
 
 
 def step(number: int, place: str) -> str:
-    return frame("step", place, json.dumps({"step": number, "time": START.isoformat(), "metrics": {"objective/kl": 0.5}}))
+    return frame(
+        "step", place, json.dumps({"step": number, "time": START.isoformat(), "metrics": {"objective/kl": 0.5}})
+    )
 
 
 END = frame("end", "2.2.end", ended().model_dump_json())
@@ -39,7 +41,9 @@ def watched(url: str, **options: object) -> list:
 
 
 def test_a_cut_stream_is_taken_up_behind_the_last_update():
-    first = event_stream("retry: 3000\n\n", snapshot(), frame("event", "1.0", event_view(1).model_dump_json()), cut=True)
+    first = event_stream(
+        "retry: 3000\n\n", snapshot(), frame("event", "1.0", event_view(1).model_dump_json()), cut=True
+    )
     second = event_stream(snapshot("1.0"), ": heartbeat\n\n", step(1, "1.1"))
     third = event_stream(snapshot("1.1"), step(2, "1.2"), END)
     with serve([first, second, third]) as server:
@@ -104,7 +108,14 @@ def test_an_unfinished_event_is_dropped():
 
 def test_wait_returns_the_ended_job_and_times_out_on_a_running_one():
     running, done = (json_reply(job.model_dump(mode="json")) for job in (job_view(), ended(JobState.FAILED)))
-    with serve([running, Reply(drop=True), Reply(drop=True), done]) as server, PPOClient(server.url, retry=FAST) as client:
+    with (
+        serve([running, Reply(drop=True), Reply(drop=True), done]) as server,
+        PPOClient(server.url, retry=FAST) as client,
+    ):
         assert client.wait("job_01", poll_seconds=0.01).state is JobState.FAILED
-    with serve([running] * 100) as server, PPOClient(server.url) as client, pytest.raises(WaitTimeout, match="0.05 s"):
+    with (
+        serve([running] * 100) as server,
+        PPOClient(server.url) as client,
+        pytest.raises(WaitTimeout, match=r"0\.05 s"),
+    ):
         client.wait("job_01", timeout_seconds=0.05, poll_seconds=0.01)

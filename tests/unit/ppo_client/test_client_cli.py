@@ -1,0 +1,176 @@
+"""The `ppo` command: exit codes, JSON, and errors in one readable block."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from jobs.states import JobState
+from ppo_client import cli, errors
+from ppo_client.commands.exits import Exit, exit_code
+from ppo_client.home import PortInUse
+from tests.support.client_values import START, ended, event_view, job_view, metrics_view, sample_view
+from tests.support.scripted_http import event_stream, json_reply, problem, serve
+
+
+@pytest.fixture
+def ppo(monkeypatch, capsys):
+    """Run the command; gives exit code, standard output and standard error."""
+    monkeypatch.delenv("PPO_KEY", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ppo", *words])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(caught.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def frames(*, end_state: JobState) -> str:
+    job = job_view().model_dump_json()
+    step = json.dumps({"step": 1, "time": START.isoformat(), "metrics": {"env/reward_mean": 0.25, "objective/kl": 1.5}})
+    event = event_view(1, message="claimed by worker-1").model_dump_json()
+    parts = [("job", "0.0", job), ("event", "1.0", event), ("step", "1.1", step)]
+    parts.append(("end", "1.1.end", ended(end_state).model_dump_json()))
+    return "".join(f"event: {name}\nid: {place}\ndata: {data}\n\n" for name, place, data in parts)
+
+
+def job_reply(job):
+    return json_reply(job.model_dump(mode="json"))
+
+
+def test_every_command_explains_itself(ppo):
+    code, out, _ = ppo("--help")
+    assert code == 0
+    for command in [
+        "up",
+        "submit",
+        "ls",
+        "show",
+        "watch",
+        "logs",
+        "metrics",
+        "samples",
+        "cancel",
+        "download",
+        "report",
+    ]:
+        assert command in out
+        assert ppo(command, "--help")[0] == 0
+
+
+def test_submit_reads_standard_input(ppo, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"name": "x"}'))
+    with serve([job_reply(job_view())]) as server:
+        code, out, _ = ppo("submit", "-", "--url", server.url)
+    assert code == Exit.DONE
+    assert "ppo watch job_01" in out
+    assert json.loads(server.asked[0].body) == {"name": "x"}
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "not JSON"), ("[1]", "a JSON object, not a list")])
+def test_a_spec_that_is_no_json_object_is_usage(ppo, tmp_path, text, message):
+    spec = tmp_path / "spec.json"
+    spec.write_text(text)
+    code, out, err = ppo("submit", str(spec))
+    assert (code, out) == (Exit.INVALID, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_missing_spec_is_usage(ppo, tmp_path):
+    code, _, err = ppo("submit", str(tmp_path / "none.json"))
+    assert code == Exit.INVALID
+    assert "No such file" in err
+
+
+def test_an_invalid_spec_shows_every_problem(ppo, tmp_path):
+    spec = tmp_path / "spec.json"
+    spec.write_text("{}")
+    wrong = [{"pointer": f"/{name}", "code": "missing", "detail": "is required"} for name in ("name", "model")]
+    with serve([problem(422, detail="the spec cannot be run", errors=wrong)]) as server:
+        code, _, err = ppo("submit", str(spec), "--url", server.url)
+    assert code == Exit.INVALID
+    assert err.splitlines() == ["error: the spec cannot be run", "  /name: is required", "  /model: is required"]
+
+
+def test_submit_and_watch_ends_with_the_jobs_end(ppo, tmp_path):
+    spec = tmp_path / "spec.json"
+    spec.write_text("{}")
+    for state, expected in ((JobState.SUCCEEDED, Exit.DONE), (JobState.FAILED, Exit.JOB_FAILED)):
+        replies = [job_reply(job_view()), event_stream(frames(end_state=state)), job_reply(ended(state))]
+        with serve(replies) as server:
+            code, out, _ = ppo("submit", str(spec), "--watch", "--url", server.url)
+        assert code == expected
+        assert "claimed by worker-1" in out
+        assert "step 1/10  reward 0.25  kl 1.5" in out
+        assert f"{state} after 1m 39s" in out
+
+
+def test_watch_in_json_is_one_document_a_line(ppo):
+    with serve([event_stream(frames(end_state=JobState.CANCELLED)), job_reply(ended(JobState.CANCELLED))]) as server:
+        code, out, _ = ppo("watch", "job_01", "--json", "--url", server.url)
+    assert code == Exit.JOB_FAILED
+    kinds = [next(iter(json.loads(line))) for line in out.splitlines()]
+    assert kinds == ["snapshot", "happened", "step", "end"]
+
+
+def test_ls_show_and_samples_print_tables_and_json(ppo):
+    page = json_reply({"items": [job_view().model_dump(mode="json")], "next_page_token": None})
+    with serve([page, page]) as server:
+        assert "job_01" in ppo("ls", "--url", server.url)[1]
+        assert json.loads(ppo("ls", "--json", "--url", server.url)[1])[0]["id"] == "job_01"
+    with serve([job_reply(job_view()), job_reply(job_view())]) as server:
+        shown = ppo("show", "job_01", "--url", server.url)[1]
+        assert "4 of 10 steps, eta 1m 15s" in shown
+        assert json.loads(ppo("show", "job_01", "--json", "--url", server.url)[1])["state"] == "running"
+    samples = json_reply({"items": [sample_view("She was", 0.5, response="a\n\x1b[31mred").model_dump(mode="json")]})
+    with serve([samples]) as server:
+        out = ppo("samples", "job_01", "--url", server.url)[1]
+        assert "+0.50" in out
+        assert "\x1b" not in out
+    with serve([json_reply(metrics_view(9).model_dump(mode="json"))]) as server:
+        assert "▁▂▃▄▅▅▆▇█" in ppo("metrics", "job_01", "--url", server.url)[1]
+
+
+def test_limits_of_ls_are_kept_over_pages(ppo):
+    items = [job_view(id=f"job_{number}").model_dump(mode="json") for number in range(3)]
+    with serve([json_reply({"items": items, "next_page_token": "more"})]) as server:
+        out = ppo("ls", "--limit", "2", "--json", "--url", server.url)[1]
+    assert [job["id"] for job in json.loads(out)] == ["job_0", "job_1"]
+
+
+def test_a_label_without_value_is_usage(ppo):
+    code, _, err = ppo("ls", "--label", "team")
+    assert code == Exit.INVALID
+    assert "NAME=VALUE" in err
+
+
+def test_unknown_jobs_are_refused(ppo):
+    with serve([problem(404, detail="no such job")]) as server:
+        code, out, err = ppo("show", "job_02", "--url", server.url)
+    assert (code, out, err.strip()) == (Exit.REFUSED, "", "error: no such job")
+
+
+def test_download_into_an_existing_folder_is_refused_before_anything_is_fetched(ppo, tmp_path):
+    items = [{"step": 3, "attempt": 1, "size_bytes": 9, "sha256": "0", "create_time": START.isoformat(), "links": {}}]
+    with serve([json_reply({"items": items})]) as server:
+        code, _, err = ppo("download", "job_01", "--to", str(tmp_path), "--url", server.url)
+    assert code == Exit.OBSTACLE
+    assert "exists already" in err
+    assert len(server.asked) == 1
+
+
+def test_each_error_has_its_exit_code():
+    document = errors.ProblemDocument(status=400)
+    assert exit_code(errors.InvalidRequest(document)) is Exit.INVALID
+    assert exit_code(errors.ServiceUnreachable("x")) is Exit.UNREACHABLE
+    assert exit_code(errors.ServiceUnavailable(document)) is Exit.UNREACHABLE
+    assert exit_code(errors.Conflict(document)) is Exit.REFUSED
+    assert exit_code(PortInUse("x")) is Exit.OBSTACLE
