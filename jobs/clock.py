@@ -52,4 +52,5 @@ def _postgres_time(element: db_time, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(db_time, "sqlite")
 def _sqlite_time(element: db_time, compiler: SQLCompiler, **kw: Any) -> str:
     offset = compiler.process(element.clauses, **kw)
-    return f"strftime('%Y-%m-%d %H:%M:%f', 'now', {offset} || ' seconds')"
+    # Milliseconds are all it has; the zeros make it the same text that a bound value becomes.
+    return f"strftime('%Y-%m-%d %H:%M:%f', 'now', {offset} || ' seconds') || '000'"

@@ -9,7 +9,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from jobs.clock import db_time
+from jobs.clock import UtcDateTime, db_time
 from jobs.states import TERMINAL, JobState, allowed_actions
 from jobs.tables import Job, Worker
 from jobs.views import JobError, JobView, Progress, Queue
@@ -92,7 +92,7 @@ def _places(session: Session, queued: Sequence[Job]) -> list[Queue]:
 
 def _position(session: Session, job: Job) -> int:
     """1 for the next job; stops counting at _COUNTED."""
-    place = sa.tuple_(sa.literal(job.rank), sa.literal(job.create_time), sa.literal(job.id))
+    place = sa.tuple_(sa.literal(job.rank), sa.literal(job.create_time, UtcDateTime()), sa.literal(job.id))
     ahead = sa.tuple_(Job.rank, Job.create_time, Job.id) < place
     before = sa.select(sa.literal(1)).where(Job.state == JobState.QUEUED, Job.queue == job.queue, ahead)
     return 1 + (session.scalar(sa.select(sa.func.count()).select_from(before.limit(_COUNTED - 1).subquery())) or 0)

@@ -33,25 +33,25 @@ def redis_server() -> Iterator[Redis]:
 
 
 @pytest.fixture(scope="session")
-def _postgres_template(postgres_server: Postgres) -> str:
+def postgres_template_name(postgres_server: Postgres) -> str:
     return postgres_template(postgres_server)
 
 
 @pytest.fixture(scope="session")
-def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sqlite_template_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sqlite_template(tmp_path_factory.mktemp("sqlite"))
 
 
 @pytest.fixture
-def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
+def sqlite_url(sqlite_template_file: Path, tmp_path: Path) -> str:
     """URL of a fresh migrated SQLite database."""
-    return copy_sqlite(_sqlite_template, tmp_path)
+    return copy_sqlite(sqlite_template_file, tmp_path)
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Postgres, _postgres_template: str) -> Iterator[str]:
+def postgres_url(postgres_server: Postgres, postgres_template_name: str) -> Iterator[str]:
     """URL of a fresh migrated PostgreSQL database."""
-    with copied_postgres(postgres_server, _postgres_template) as url:
+    with copied_postgres(postgres_server, postgres_template_name) as url:
         yield url
 
 
