@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import packages_distributions
 
 import pytest
@@ -26,6 +28,15 @@ EXTRAS = {
     "docs": ("dev",),
     "tests": ("dev",),
 }
+KIN = {
+    "annotated_types": "pydantic",
+    "anyio": "fastapi",
+    "kombu": "celery",
+    "pydantic_core": "pydantic",
+    "starlette": "fastapi",
+    "tokenizers": "transformers",
+}
+"""Packages that another one's interface is made of: whoever declares that one has them."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
@@ -44,11 +55,18 @@ def declared(extras: tuple[str, ...]) -> set[str]:
     return found
 
 
+@cache
+def distributions() -> Mapping[str, list[str]]:
+    """Distributions by the name that is imported; reads the whole environment, so once."""
+    return packages_distributions()
+
+
 def undeclared(source: Source) -> list[str]:
-    allowed, owners = declared(EXTRAS[source.room]), packages_distributions()
+    allowed, owners = declared(EXTRAS[source.room]), distributions()
     beside = {path.stem for path in (ROOT / source.path).parent.glob("*.py")}  # a script's neighbours
     outside = {module.split(".")[0] for _, module in imports(source.tree)} - OWN - beside - sys.stdlib_module_names
-    return [name for name in sorted(outside) if not {normal(owner) for owner in owners.get(name, [])} & allowed]
+    found = {name: {normal(owner) for owner in [*owners.get(name, []), KIN.get(name, "")]} for name in sorted(outside)}
+    return [name for name, makers in found.items() if not makers & allowed]
 
 
 @pytest.mark.parametrize("room", EXTRAS)

@@ -7,12 +7,18 @@ import re
 import pytest
 
 from docs import generate
+from jobs.spec import JobSpec
+from ppo_engine.stats import METRICS
 from tests.support.source_tree import ROOT, repository_files
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_PATH = re.compile(
     r"`((?:api|worker|jobs|ppo_engine|ppo_client|proto|migrations|deploy|docs|tests|examples)/[\w./-]+)`"
 )
+SPEC_PATH = re.compile(
+    r"`((?:model|prompts|generation|ppo|kl|optimizer|checkpoint|logging|resources|retry)\.[a-z_.]+)\b"
+)
+METRIC_KEY = re.compile(r"`((?:env|objective|ppo|tokens|time|memory|sampling)/[a-z_/]+)`")
 PAGES = [path for path in repository_files() if path.endswith(".md")]
 
 
@@ -58,6 +64,34 @@ def test_links_lead_somewhere(path):
 def test_named_files_exist(path):
     named = CODE_PATH.findall((ROOT / path).read_text("utf-8"))
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def is_field(path: str, model: object = JobSpec) -> bool:
+    """Whether a dotted path leads through the spec's models to a field."""
+    name, _, rest = path.partition(".")
+    fields = getattr(model, "model_fields", {})
+    if name not in fields:
+        return False
+    kinds = [fields[name].annotation, *getattr(fields[name].annotation, "__args__", ())]
+    return not rest or any(is_field(rest, kind) for kind in kinds)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_named_spec_fields_exist(path):
+    assert [name for name in SPEC_PATH.findall((ROOT / path).read_text("utf-8")) if not is_field(name)] == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_named_metrics_exist(path):
+    keys = {metric.key for metric in METRICS}
+    assert [key for key in METRIC_KEY.findall((ROOT / path).read_text("utf-8")) if key not in keys] == []
+
+
+def test_a_field_that_is_not_there_is_noticed():
+    assert is_field("kl.adaptive.target")
+    assert is_field("resources.queue")
+    assert not is_field("kl.adaptive.goal")
+    assert not is_field("ppo.learning_rate")
 
 
 def test_a_broken_link_is_noticed():

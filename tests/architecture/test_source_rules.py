@@ -11,7 +11,8 @@ EVERYWHERE = (*ROOMS, "migrations", "examples", "benchmarks", "deploy", "docs", 
 
 RULES = [
     (rules.commits, ROOMS),
-    (rules.state_writes, ("jobs", "worker", "api")),
+    (rules.state_writes, ("jobs", "worker")),
+    (rules.rows, ROOMS),
     (rules.environment, ROOMS),
     (rules.size, EVERYWHERE),
     (rules.torch, ROOMS),
@@ -32,6 +33,7 @@ PLANTED = [
     (rules.state_writes, "jobs/lease.py", "touch(session, [Job.id == x], state=b)"),
     (rules.state_writes, "jobs/lease.py", "values['state'] = b"),
     (rules.state_writes, "jobs/service.py", "setattr(job, 'state', x)"),
+    (rules.rows, "api/rpc/servicer.py", "from jobs.tables import Job"),
     (rules.environment, "worker/process.py", "import os\nenv = dict(os.environ)"),
     (rules.environment, "worker/process.py", "import os\nenv = os.getenv('A')"),
     (rules.environment, "worker/process.py", "from os import environ"),

@@ -44,6 +44,15 @@ def state_writes(source: Source) -> Iterator[str]:
             yield f"{node.lineno}: state is written in jobs/transition.py only"  # type: ignore[attr-defined]
 
 
+def rows(source: Source) -> Iterator[str]:
+    """Rows stay inside the domain: others see views."""
+    if source.room in {"jobs", "migrations"}:
+        return
+    for line, module in imports(source.tree):
+        if module == "jobs.tables":
+            yield f"{line}: jobs.tables is the domain's own"
+
+
 def environment(source: Source) -> Iterator[str]:
     """Environment variables are read in `settings.py`."""
     if PurePosixPath(source.path).name == "settings.py":
