@@ -75,3 +75,9 @@ def test_importing_a_room_loads_nothing_behind_a_wall(modules, absent):
     assert modules
     assert all(find_spec(name) for name in absent), "a package that is not installed proves nothing"
     assert loaded_by(modules) & set(absent) == set()
+
+
+@pytest.mark.slow
+def test_what_stands_behind_the_wall_is_noticed():
+    """The mathematics of the engine does load torch: the test above can fail."""
+    assert "torch" in loaded_by(["ppo_engine.kl"])
