@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 
@@ -62,3 +63,8 @@ def test_large_files_are_few():
     """Weights of the test model are the only large thing; anything else over 1 MB is a mistake."""
     large = [path for path in repository_files() if (ROOT / path).stat().st_size > 1_000_000]
     assert [path for path in large if not path.endswith(".safetensors")] == []
+
+
+def test_the_generated_secrets_cannot_be_committed():
+    """`sh deploy/env.sh > .env` writes them."""
+    assert subprocess.run(["git", "check-ignore", "--quiet", ".env"], cwd=ROOT, check=False).returncode == 0
