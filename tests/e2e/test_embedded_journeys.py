@@ -1,0 +1,168 @@
+"""What a user does, through `ppo up` and real processes: train the small Austen model, take it, lose processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from jobs.states import JobState
+from jobs.views import JobView, MetricsView
+from ppo_client.client import PPOClient
+from ppo_client.errors import Conflict, InvalidRequest
+from ppo_client.updates import Step
+from tests.support.embedded_service import ROOT, RunningService, embedded_service, run
+
+pytestmark = pytest.mark.slow
+
+
+def austen(name: str, steps: int, **changes: Any) -> dict[str, Any]:
+    """The example spec, shortened."""
+    spec = json.loads((ROOT / "examples" / "specs" / "austen-positive.json").read_text())
+    spec["ppo"] = {"steps": steps, "batch_size": 8, "minibatch_size": 4, "ppo_epochs": 2}
+    return {**spec, "name": name, "checkpoint": {"every_steps": 2, "keep_last": 2}, **changes}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    with embedded_service(tmp_path_factory.mktemp("e2e") / "home") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(service: RunningService) -> Iterator[PPOClient]:
+    with PPOClient(service.url) as connected:
+        yield connected
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to: its numbers, and the digest of its last checkpoint's weights."""
+
+    series: dict[str, list[float | None]]
+    weights: str
+
+
+SURVIVOR = austen("survivor", 12)
+
+
+def result_of(client: PPOClient, job: JobView, folder: Path) -> Result:
+    assert job.state is JobState.SUCCEEDED, job.error
+    metrics = client.metrics(job.id)
+    assert metrics.steps == list(range(1, 13))
+    client.download(job.id, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return Result(lasting(metrics), manifest["files"]["model/model.safetensors"]["sha256"])
+
+
+def lasting(metrics: MetricsView) -> dict[str, list[float | None]]:
+    """The series that do not depend on the machine's pace."""
+    machine = ("time/", "memory/", "tokens/per_second")
+    return {key: values for key, values in metrics.series.items() if not key.startswith(machine)}
+
+
+def test_from_submit_to_report_with_the_command(service, tmp_path):
+    (tmp_path / "spec.json").write_text(json.dumps(austen("journey", 4)))
+    watched = service.ppo("submit", "spec.json", "--watch", cwd=tmp_path)
+    assert watched.returncode == 0, watched.stderr
+    lines = watched.stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("step ")] == ["1/4", "2/4", "3/4", "4/4"]
+    assert any(line.startswith("succeeded after ") for line in lines)
+
+    (job,) = json.loads(service.ppo("ls", "--state", "succeeded", "--json").stdout)
+    assert job["name"] == "journey"
+    reported = service.ppo("report", job["id"], "--to", "reports", cwd=tmp_path)
+    assert reported.returncode == 0, reported.stderr
+    page = (tmp_path / "reports" / f"{job['id']}.html").read_text()
+    assert "<svg" in page
+    assert "Mr. Darcy was" in page
+    assert (tmp_path / "reports" / f"{job['id']}.png").read_bytes().startswith(b"\x89PNG")
+
+    downloaded = service.ppo("download", job["id"], "--to", "result", cwd=tmp_path)
+    assert downloaded.returncode == 0, downloaded.stderr
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "result" / "model").num_parameters() > 1_000_000
+
+    assert "Mr. Darcy was" in service.ppo("samples", job["id"]).stdout
+    assert "env/reward_mean" in service.ppo("metrics", job["id"]).stdout
+    assert "4 of 4 steps" in service.ppo("show", job["id"]).stdout
+
+
+def test_the_grpc_example_runs(service, tmp_path):
+    (tmp_path / "spec.json").write_text(json.dumps(austen("over-grpc", 2)))
+    told = run(str(ROOT / "examples" / "grpc_submit.py"), str(tmp_path / "spec.json"), "--address", service.grpc)
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert lines[0].startswith("submitted job_")
+    assert [line.split(":")[0] for line in lines[1:3]] == ["step 1", "step 2"]
+    assert lines[-1] == "succeeded"
+
+
+def test_an_invalid_spec_is_refused_with_every_reason(service, client, tmp_path):
+    spec = austen("wrong", 4, model={"policy": {"path": "no-such-model"}}, kl={"penaltie": "kl"})
+    with pytest.raises(InvalidRequest) as caught:
+        client.submit(spec)
+    assert "did you mean `penalty`" in str(caught.value)
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    refused = service.ppo("submit", str(tmp_path / "spec.json"))
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_failed_job_says_why(service, client):
+    broken = service.home / "models" / "broken"
+    broken.mkdir(parents=True)
+    (broken / "config.json").write_text("{}")
+    job = client.submit(austen("broken", 4, model={"policy": {"path": "broken"}}))
+    watched = service.ppo("watch", job.id)
+    assert watched.returncode == 1
+    assert "model_unavailable (user)" in watched.stdout
+    job = client.get(job.id)
+    assert job.state is JobState.FAILED
+    assert job.error.suggestion
+    assert job.attempt == 1
+    assert "model_unavailable" in service.ppo("logs", job.id).stdout
+    with pytest.raises(Conflict, match="failed"):
+        client.cancel(job.id)
+
+
+def test_a_running_job_is_cancelled_within_its_step(service, client):
+    job = client.submit(austen("endless", 100_000))
+    wait_for_step(client, job.id, 1)
+    assert service.ppo("cancel", job.id).returncode == 0
+    assert client.wait(job.id, timeout_seconds=60).state is JobState.CANCELLED
+    assert service.ppo("watch", job.id).returncode == 1
+
+
+@pytest.fixture(scope="module")
+def undisturbed(service, client, tmp_path_factory) -> Result:
+    """The job that nothing happens to, run by the example script."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "spec.json").write_text(json.dumps(SURVIVOR))
+    told = run(str(ROOT / "examples" / "submit_and_watch.py"), "spec.json", "--url", service.url, cwd=folder)
+    assert told.returncode == 0, told.stderr
+    (job,) = (job for job in client.list() if job.name == "survivor")
+    assert (folder / f"{job.id}-model" / "model" / "model.safetensors").exists()
+    return result_of(client, job, folder / "again")
+
+
+@pytest.mark.parametrize(("victim", "attempts"), [("api", 1), ("engine", 2), ("worker", 2)])
+def test_a_job_outlives_the_kill_of_any_process_and_ends_the_same(
+    service, client, undisturbed, tmp_path, victim, attempts
+):
+    job = client.submit(SURVIVOR)
+    wait_for_step(client, job.id, 3)
+    os.kill(service.engine_pid() if victim == "engine" else service.pid(victim), signal.SIGKILL)
+    job = client.wait(job.id, timeout_seconds=120)
+    assert job.attempt == attempts
+    assert result_of(client, job, tmp_path / "result") == undisturbed
+
+
+def wait_for_step(client: PPOClient, job_id: str, number: int) -> None:
+    assert any(isinstance(update, Step) and update.step >= number for update in client.watch(job_id))
