@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -194,6 +195,6 @@ def _locate(source: ModelSource, roots: Sequence[Path]) -> tuple[str, dict[str, 
 def _load(load: Callable[[], Any], where: str) -> Any:
     try:
         return load()
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelUnavailable(f"{where} cannot be loaded: {reason}") from error
