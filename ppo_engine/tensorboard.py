@@ -20,12 +20,12 @@ _MARKDOWN = re.compile(r"[^\w\s]|_")
 class TensorBoardWriter:
     """Writes event files to `folder`.
 
-    `purge_step` is the first step that will be written again after a resume: TensorBoard then drops what an earlier
-    attempt wrote from that step on.
+    `purge_step` is the first step that will be written after a resume; TensorBoard then drops what earlier attempts
+    wrote from that step on. None is a run from its start: all that an attempt before it wrote is dropped.
     """
 
     def __init__(self, folder: Path, purge_step: int | None) -> None:
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+        self._writer = SummaryWriter(str(folder), purge_step=purge_step or 0)
 
     def write(self, stats: StepStats, samples: Sequence[Sample]) -> None:
         """Write one step: scalars, histograms, and samples as a Markdown table; on disk when this returns."""

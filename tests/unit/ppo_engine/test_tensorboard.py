@@ -99,6 +99,12 @@ def test_a_resumed_run_replaces_what_it_does_again(tmp_path: Path) -> None:
     assert found == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0), (6, 2.0)]
 
 
+def test_a_run_from_its_start_replaces_all_that_was_there(tmp_path: Path) -> None:
+    written(tmp_path, *(step(number, 1.0) for number in range(1, 6)))
+    events = written(tmp_path, step(1, 2.0), step(2, 2.0))
+    assert [(event.step, event.value) for event in events.Scalars("env/reward_mean")] == [(1, 2.0), (2, 2.0)]
+
+
 def test_samples_are_text(tmp_path: Path) -> None:
     writer = TensorBoardWriter(tmp_path, None)
     writer.write(step(2), [sample()])
