@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 from jobs.log import configure
 from worker.service import Service
 from worker.settings import WorkerSettings
 
 
-def main() -> None:
-    """Run the worker that the environment describes."""
+def main() -> int:
+    """Run the worker that the environment describes; returns its exit code."""
     configure("worker")
-    Service(WorkerSettings()).run()
+    return Service(WorkerSettings()).run()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

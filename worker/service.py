@@ -51,8 +51,8 @@ class Service:
         add_run_job(self._app, self._slots.run_next)
         self._app.steps["worker"].add(_step(self))
 
-    def run(self) -> None:
-        """Work until a signal ends it; returns when every job is done or given back."""
+    def run(self) -> int:
+        """Work until a signal ends it; returns an exit code when every job is done or given back."""
         settings = self._settings
         port, close_metrics = self._gauges.serve(settings.metrics_host, settings.metrics_port)
         self._metrics_url = f"http://{settings.advertised_host}:{port}/metrics"
@@ -62,7 +62,7 @@ class Service:
         # Celery sends this from its signal handler, each time a signal comes.
         signals.worker_shutting_down.connect(self._on_shutdown, weak=False)
         try:
-            _run_celery(self._app, settings)
+            return _run_celery(self._app, settings)
         finally:
             self.stop()
             close_metrics()
@@ -172,14 +172,18 @@ def _step(service: Service) -> type[bootsteps.StartStopStep]:
     return WorkerThreads
 
 
-def _run_celery(app: Celery, settings: WorkerSettings) -> None:
-    queues = ",".join(queue.name for queue in app.conf.task_queues)
-    app.worker_main(
-        [
-            "--quiet",
-            "worker",
-            *("--pool", "threads", "--concurrency", str(settings.slots)),
-            *("--queues", queues, "--hostname", settings.worker_id),
-            *("--without-gossip", "--without-mingle", "--without-heartbeat"),
-        ]
+def _run_celery(app: Celery, settings: WorkerSettings) -> int:
+    """What `celery worker --pool threads` does; returns its exit code."""
+    worker = app.Worker(
+        hostname=settings.worker_id,
+        pool_cls="threads",
+        concurrency=settings.slots,
+        queues=[queue.name for queue in app.conf.task_queues],
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        loglevel=logging.INFO,
+        quiet=True,
     )
+    worker.start()
+    return int(worker.exitcode or 0)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from jobs import service
 from jobs.auth import LOCAL
@@ -59,6 +60,29 @@ def holder(installed: Stack, job_id: str) -> str:
     return str(claims[-1].data["worker_id"])
 
 
+def freeze(worker: subprocess.Popen[bytes], installed: Stack) -> None:
+    """Stop the process where it holds no lock of the database: it would keep everybody waiting until it thaws."""
+    while True:
+        worker.send_signal(signal.SIGSTOP)
+        if not anything_is_locked(installed):
+            return
+        worker.send_signal(signal.SIGCONT)
+        time.sleep(0.02)
+
+
+def anything_is_locked(installed: Stack) -> bool:
+    url = sa.make_url(installed.database_url)
+    sqlite = url.get_backend_name() == "sqlite"
+    engine = sa.create_engine(url, connect_args={"timeout": 0.2} if sqlite else {}, poolclass=sa.NullPool)
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "SELECT id FROM jobs FOR UPDATE NOWAIT")
+            connection.rollback()
+    except sa.exc.OperationalError:
+        return True
+    return False
+
+
 def test_a_killed_worker_loses_the_job_to_another(installed: Stack) -> None:
     workers = start_two(installed)
     job_id = submit_script(installed.db, **SCRIPT)
@@ -99,12 +123,13 @@ def test_a_frozen_worker_writes_nothing_when_it_thaws(installed: Stack) -> None:
     job_id = submit_script(installed.db, **SCRIPT)
     wait_for_step(installed.db, job_id, 5)
     frozen = holder(installed, job_id)
-    workers[frozen].send_signal(signal.SIGSTOP)
+    freeze(workers[frozen], installed)
     job = wait_for_state(installed.db, job_id, seconds=30)
     assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2), installed.logs()
     before = service.events(installed.db, LOCAL, job_id)
     workers[frozen].send_signal(signal.SIGCONT)
     wait_until(lambda: not engine_pids(installed.run_dir(job_id)), 5, lambda: "its engine was not ended")
+    wait_until(lambda: "the lease was lost" in installed.logs(), 5, installed.logs)
     (other,) = workers.keys() - {frozen}
     workers[other].send_signal(signal.SIGTERM)
     assert workers[other].wait(20) == 0
@@ -136,6 +161,7 @@ def test_a_worker_survives_what_its_engines_do(installed: Stack) -> None:
     check_invariants(installed.db, ended=True)
 
 
+@pytest.mark.parametrize("installed", ["embedded"], indirect=True)
 def test_a_second_signal_does_not_wait_for_a_deaf_engine(installed: Stack) -> None:
     worker = installed.start_worker(grace_seconds=100)
     job_id = submit_script(installed.db, steps=10_000, fault="ignore_stop", at=2)

@@ -35,6 +35,8 @@ from worker.lease import now
 from worker.shutdown import Shutdown
 from worker.supervisor import Supervisor
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Bench:

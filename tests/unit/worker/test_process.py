@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from ppo_engine.events import CheckpointSaved, Event, Finished, StepDone
+from ppo_engine.events import CheckpointSaved, Event, Finished, Started, StepDone
 from tests.support.servers import wait_until
 from tests.support.workers import SCRIPTED_ENGINE, process_is_gone
 from worker.engine_log import EngineLog
 from worker.process import EngineProcess, Exit, ProtocolError
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -123,11 +125,11 @@ def test_a_flood_on_standard_error_is_taken_and_bounded(started: list[EngineProc
 
 def test_a_hung_engine_dumps_its_stacks(started: list[EngineProcess], tmp_path: Path) -> None:
     engine, log = start(started, tmp_path, {"fault": "hang", "at": 1})
-    while not any(isinstance(event, StepDone) for event in engine.read(0.1)):
-        pass
-    engine.dump_stacks()
-    while "_hang" not in log.tail():
-        list(engine.read(0.1))
+    until = time.monotonic() + 10
+    while "in _hang" not in log.tail():
+        assert time.monotonic() < until, log.tail()
+        if any(isinstance(event, Started) for event in list(engine.read(0.1))) or log.tail():
+            engine.dump_stacks()
     engine.kill()
     read_all(engine)
     assert engine.close() == Exit(None, "SIGKILL")
