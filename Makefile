@@ -11,7 +11,7 @@ TEST_ENV := OMP_NUM_THREADS=1
 export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check static proto up tensorboard clean
+.PHONY: help setup demo test check static proto docs up tensorboard clean
 
 help: ## List these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ proto: setup ## Lint the .proto files and make api/rpc/v1 from them again
 	  --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
 	  proto/ppo/v1/job_service.proto
+
+docs: setup ## Write the generated documents and dashboards again
+	$(BIN)/python docs/generate.py
+	$(BIN)/python -m deploy.grafana.build
 
 up: setup ## Run the embedded service in var/ (HOME_DIR=...), with the small Austen model at hand
 	@$(BIN)/ppo up --home $(HOME_DIR) --model-root examples/models

@@ -119,7 +119,9 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 def describe(document: ProblemDocument) -> str:
     """One readable block: what, then every problem with its place and what would do."""
-    lines = [document.detail or document.title or f"HTTP {document.status}"]
+    # With a list of problems, the detail only repeats the first of them.
+    heading = document.title if document.errors else document.detail
+    lines = [heading or document.detail or document.title or f"HTTP {document.status}"]
     lines += [_problem_line(problem) for problem in document.errors]
     if document.request_id and document.status >= 500:
         lines.append(f"  request id: {document.request_id}")
@@ -130,9 +132,9 @@ def _problem_line(problem: Problem) -> str:
     line = f"  {problem.pointer or '/'}: {problem.detail}"
     if problem.given is not None:
         line += f" (given: {_short(problem.given)})"
-    if problem.suggestion:
-        line += f"\n      {problem.suggestion}"
-    elif problem.allowed:
+    if problem.suggestion and problem.suggestion not in problem.detail:
+        line += f"\n      try: {problem.suggestion}"
+    elif problem.allowed and not problem.suggestion:
         line += f"\n      allowed: {', '.join(_short(value) for value in problem.allowed)}"
     return line
 

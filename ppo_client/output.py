@@ -15,7 +15,7 @@ from rich.text import Text
 from jobs.views import CheckpointView, JobError, JobView, MetricsView, SampleView
 from ppo_client.curves import CURVES, duration, number, run_time, sparkline
 from ppo_client.plots import points
-from ppo_client.progress import state_text
+from ppo_client.progress import STATE_STYLES, state_text
 
 _SPARK_WIDTH = 24
 
@@ -52,7 +52,8 @@ def jobs_table(jobs: Iterable[JobView]) -> Table:
         reward = job.latest_metrics.get(CURVES[0].key)
         progress = f"{job.progress.step}/{job.progress.steps_total}"
         age = duration((datetime.now(UTC) - job.create_time).total_seconds())
-        made.add_row(job.id, Text(job.name), state_text(job), progress, "" if reward is None else number(reward), age)
+        state = Text(job.state, style=STATE_STYLES[job.state])
+        made.add_row(job.id, Text(one_line(job.name)), state, progress, "" if reward is None else number(reward), age)
     return made
 
 

@@ -18,7 +18,7 @@ from jobs.views import JobEventView, JobView
 from ppo_client.curves import CURVES, Curve, duration, headline, is_good, number, run_time, sparkline, trend
 from ppo_client.updates import End, Happened, Snapshot, Step, Update
 
-_STATE_STYLES = {
+STATE_STYLES = {
     JobState.QUEUED: "yellow",
     JobState.RUNNING: "cyan",
     JobState.PAUSED: "yellow",
@@ -50,7 +50,7 @@ def display_for(console: Console) -> Display:
 
 def state_text(job: JobView) -> Text:
     """The state, and what the job does or waits for."""
-    text = Text(job.state, style=_STATE_STYLES[job.state])
+    text = Text(job.state, style=STATE_STYLES[job.state])
     if job.state is JobState.RUNNING and job.phase:
         text.append(f" · {job.phase}", style="dim")
     if job.cancel_request_time and not job.done:

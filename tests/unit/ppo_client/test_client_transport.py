@@ -60,7 +60,7 @@ def test_a_retry_after_that_is_too_long_goes_to_the_caller():
 
 def test_a_refusal_is_not_retried_and_shows_every_problem():
     problems = [
-        {"pointer": "/ppo/stepz", "code": "unknown", "detail": "unknown field", "suggestion": "did you mean `steps`?"},
+        {"pointer": "/ppo/stepz", "code": "unknown", "detail": "unknown field", "suggestion": "steps"},
         {
             "pointer": "/kl/penalty",
             "code": "enum",
@@ -69,15 +69,17 @@ def test_a_refusal_is_not_retried_and_shows_every_problem():
             "allowed": ["kl", "abs"],
         },
     ]
-    reply = problem(422, code="invalid_spec", detail="the spec cannot be run", errors=problems)
+    reply = problem(
+        422, code="invalid_spec", title="The spec cannot be run", detail="/ppo/stepz: unknown field", errors=problems
+    )
     with serve([reply]) as server, client(server.url) as ppo, pytest.raises(errors.InvalidRequest) as caught:
         ppo.submit({})
     assert len(server.asked) == 1
     assert caught.value.code == "invalid_spec"
     assert str(caught.value) == (
-        "the spec cannot be run\n"
+        "The spec cannot be run\n"
         "  /ppo/stepz: unknown field\n"
-        "      did you mean `steps`?\n"
+        "      try: steps\n"
         "  /kl/penalty: not one of them (given: kll)\n"
         "      allowed: kl, abs"
     )
