@@ -64,9 +64,10 @@ def thin(values: Sequence[float], width: int) -> list[float]:
 def trend(values: Sequence[float], window: int = 5) -> int:
     """1, -1 or 0: whether the mean of the last `window` values is above, below or like that before it.
 
-    "Like" means within one standard error of the difference, so that noise rarely shows an arrow.
+    "Like" means within one standard error of the difference, so that noise rarely shows an arrow;
+    fewer than six values tell nothing.
     """
-    if len(values) < 2:
+    if len(values) < 6:
         return 0
     span = min(window, len(values) // 2)
     recent, before = values[-span:], values[-2 * span : -span]

@@ -32,8 +32,8 @@ def test_a_trend_needs_more_than_noise():
     flat = [noise.gauss(0, 1) for _ in range(200)]
     assert trend([step * 0.5 + value * 0.01 for step, value in enumerate(flat)]) == 1
     assert trend([-step * 0.5 for step in range(10)]) == -1
-    assert trend([1.0, 1.0, 1.0, 1.0]) == 0
-    assert trend([1.0]) == 0
+    assert trend([1.0] * 10) == 0
+    assert trend([1.0, 2.0, 3.0]) == 0
     assert trend([5.0, 1.0, 5.0, 1.0, 5.0, 1.0, 5.0, 1.0, 5.0, 1.1]) == 0
 
 
