@@ -7,7 +7,7 @@ from celery import Celery
 from worker.settings import WorkerSettings
 from worker.tasks import wake_queue
 
-_PUBLISHER_TIMEOUT_SECONDS = 2
+_PUBLISHER_TIMEOUT_SECONDS = 1
 
 
 def create_app(settings: WorkerSettings, *, publisher: bool = False) -> Celery:

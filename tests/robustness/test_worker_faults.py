@@ -34,7 +34,7 @@ from tests.support.workers import (
 
 pytestmark = pytest.mark.slow
 
-STEPS = 30
+STEPS = 20
 SCRIPT = {"steps": STEPS, "step_seconds": 0.05}
 SHORT_LEASE = {"lease_seconds": 2.5, "fence_seconds": 2.0}
 

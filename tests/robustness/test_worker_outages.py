@@ -86,7 +86,7 @@ def test_doubled_wake_ups_run_a_job_once(sqlite_url: str, redis_url: str, tmp_pa
         workers = [installed.start_worker(worker_id=name, slots=2) for name in ("a", "b")]
         jobs = [submit_script(installed.db) for _ in range(6)]
         app = create_app(WorkerSettings(home=tmp_path, broker_url=redis_url), publisher=True)
-        for _ in range(50):
+        for _ in range(20):
             for job_id in reversed(jobs):
                 wake(app, job_id, "default")
         run_all(installed, jobs)
@@ -113,8 +113,8 @@ def test_a_database_that_restarts_costs_no_attempt(own_postgres: Postgres, tmp_p
     migrate_url(url)
     with stack(tmp_path / "home", url) as installed:
         installed.start_worker(lease_seconds=20, fence_seconds=15)
-        job_id = submit_script(installed.db, steps=60, step_seconds=0.05)
-        for step in (5, 25):
+        job_id = submit_script(installed.db, steps=40, step_seconds=0.05)
+        for step in (3, 15):
             wait_for_step(installed.db, job_id, step)
             own_postgres.stop()
             time.sleep(0.5)
