@@ -57,25 +57,43 @@ async def serve(settings: ApiSettings, db: Database) -> None:
     Raises:
         StartRefused: an address cannot be listened on.
     """
-    limit_threads(settings.api_threads)
-    context = Context(settings, db)
-    listener, grpc_door = _listen(settings), _grpc_door(context)
-    http_door = _HttpDoor(_http_config(context))
-    stop = _stop_on_signals()
-    await grpc_door.start()
-    serving = asyncio.create_task(http_door.serve([listener]))
-    log.info(
-        "api_started",
-        http=_address(settings.http_host, listener.getsockname()[1]),
-        grpc=_address(settings.grpc_host, grpc_door.port),
-    )
-    await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
-    log.info("api_stopping")
-    # Followers are told first: their streams would not end by themselves.
-    context.stopping.set()
-    http_door.should_exit = True
-    await asyncio.gather(grpc_door.stop(settings.shutdown_seconds), serving)
-    log.info("api_stopped")
+    doors = Doors(Context(settings, db))
+    await doors.serve_until(_signalled())
+
+
+class Doors:
+    """Both doors of one context, on their addresses; made inside the event loop that serves them.
+
+    Raises:
+        StartRefused: an address cannot be listened on.
+    """
+
+    def __init__(self, context: Context) -> None:
+        settings = context.settings
+        self._context = context
+        self._listener = _listen(settings)
+        try:
+            self._grpc = _grpc_door(context)
+        except StartRefused:
+            self._listener.close()
+            raise
+        self.http_address = _address(settings.http_host, self._listener.getsockname()[1])
+        self.grpc_address = _address(settings.grpc_host, self._grpc.port)
+
+    async def serve_until(self, stop: asyncio.Future[None]) -> None:
+        """Serve until `stop` is done, then finish what is in flight."""
+        limit_threads(self._context.settings.api_threads)
+        http = _HttpDoor(_http_config(self._context))
+        await self._grpc.start()
+        serving = asyncio.create_task(http.serve([self._listener]))
+        log.info("api_started", http=self.http_address, grpc=self.grpc_address)
+        await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+        log.info("api_stopping")
+        # Followers are told first: their streams would not end by themselves.
+        self._context.stopping.set()
+        http.should_exit = True
+        await asyncio.gather(self._grpc.stop(self._context.settings.shutdown_seconds), serving)
+        log.info("api_stopped")
 
 
 class _HttpDoor(uvicorn.Server):
@@ -105,8 +123,8 @@ def _http_config(context: Context) -> uvicorn.Config:
 def _listen(settings: ApiSettings) -> socket.socket:
     host, port = settings.http_host.strip("[]"), settings.http_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named: asyncio sets TCP_NODELAY only on sockets that say they are TCP, and without it every answer
-    # on a kept connection waits 40 ms for an acknowledgement.
+    # With the protocol named: asyncio sets TCP_NODELAY only on sockets that say they are TCP, and without it every
+    # answer on a kept connection waits 40 ms for an acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -132,7 +150,7 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
-def _stop_on_signals() -> asyncio.Future[None]:
+def _signalled() -> asyncio.Future[None]:
     """Done at the first SIGTERM or SIGINT; a second one ends the process at once, as is usual."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()

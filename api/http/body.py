@@ -12,8 +12,6 @@ from api.errors import BodyTimeout, BodyTooLarge, MalformedBody, UnsupportedMedi
 from api.http.deps import Ctx
 from jobs.errors import Problem
 
-_DRAIN_BYTES = 16 << 20
-
 
 async def json_object(request: Request, context: Ctx) -> dict[str, Any]:
     """The body as one JSON object.
@@ -43,18 +41,15 @@ def _check_type(request: Request) -> None:
 
 
 async def _read(request: Request, limit: int) -> bytes:
-    body, size = bytearray(), 0
+    refused = BodyTooLarge(f"the body may have {limit} bytes")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > limit:
+        raise refused
+    body = bytearray()
     async for chunk in request.stream():
-        size += len(chunk)
-        if size <= limit:
-            body += chunk
-        elif size > limit + _DRAIN_BYTES:
-            break
-        else:
-            # Read on and forget: a client that is cut off while it sends never sees why.
-            body.clear()
-    if size > limit:
-        raise BodyTooLarge(f"the body may have {limit} bytes")
+        body += chunk
+        if len(body) > limit:
+            raise refused
     return bytes(body)
 
 

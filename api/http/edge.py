@@ -10,6 +10,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.errors import defect_response
+from api.http.reader import Reader
 from api.meters import Meters
 from api.request_id import HEADER, request_id
 
@@ -32,26 +33,29 @@ class Edge:
         request = Request(scope, receive)
         request.state.request_id = request_id(request.headers.get(HEADER))
         with structlog.contextvars.bound_contextvars(request_id=request.state.request_id):
-            await self._serve(request, receive, send)
+            await self._serve(request, Reader(receive, request.headers), send)
 
-    async def _serve(self, request: Request, receive: Receive, send: Send) -> None:
+    async def _serve(self, request: Request, reader: Reader, send: Send) -> None:
         started, status = time.perf_counter(), 0
 
         async def send_marked(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[HEADER] = request.state.request_id
-                MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+                headers = MutableHeaders(scope=message)
+                headers[HEADER] = request.state.request_id
+                headers["X-Content-Type-Options"] = "nosniff"
+                if not await reader.drain():
+                    headers["Connection"] = "close"
             await send(message)
 
         try:
-            await self.app(request.scope, receive, send_marked)
+            await self.app(request.scope, reader.receive, send_marked)
         except Exception:
             log.exception("request_failed", method=request.method, path=request.url.path)
             if status:
                 raise
-            await defect_response(request)(request.scope, receive, send_marked)
+            await defect_response(request)(request.scope, reader.receive, send_marked)
         finally:
             self._count(request, status, time.perf_counter() - started)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -15,7 +15,15 @@ from starlette.exceptions import HTTPException
 
 from api import errors as door
 from api.status import TABLE, retry_after_seconds, status_of, type_uri
-from jobs.errors import IllegalTransition, InvalidArgument, JobNotFound, JobsError, Problem, Unauthenticated
+from jobs.errors import (
+    IllegalTransition,
+    InvalidArgument,
+    JobNotFound,
+    JobsError,
+    Problem,
+    Unauthenticated,
+    Unavailable,
+)
 from jobs.plain import pointer
 from jobs.problems import nearest, shown
 
@@ -53,7 +61,7 @@ def problem_response(request: Request, error: JobsError, headers: Mapping[str, s
     details = ProblemDetails(
         type=type_uri(error),
         title=status.title,
-        status=status.http,
+        status=status.http.value,
         detail=error.message,
         code=error.code,
         request_id=request.state.request_id,
@@ -62,7 +70,7 @@ def problem_response(request: Request, error: JobsError, headers: Mapping[str, s
         allowed_actions=error.allowed_actions if isinstance(error, IllegalTransition) else None,
     )
     content = details.model_dump(mode="json", exclude_none=True)
-    return JSONResponse(content, status.http, {**_headers(error), **(headers or {})}, media_type=MEDIA_TYPE)
+    return JSONResponse(content, status.http.value, {**_headers(error), **(headers or {})}, media_type=MEDIA_TYPE)
 
 
 def defect_response(request: Request) -> JSONResponse:
@@ -130,16 +138,16 @@ def _problem(error: Mapping[str, Any], names: list[str]) -> Problem:
 
 
 def responses(*kinds: type[JobsError]) -> Responses:
-    """OpenAPI entries for the refusals a route can give; every route can also fail with 500 and 503."""
+    """OpenAPI entries for the refusals a route can give; every route can also fail with 500 and 503.
+
+    `default` says that nothing else looks different, and keeps FastAPI from describing errors that it does not send.
+    """
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
     by_status: dict[int, list[str]] = {}
-    for kind in (*kinds, *_ALWAYS):
+    every: tuple[type[JobsError], ...] = (*kinds, JobsError, Unavailable)
+    for kind in every:
         by_status.setdefault(TABLE[kind].http, []).append(f"{TABLE[kind].title} (`{kind.code}`)")
-    return {status: {"description": _either(titles), "content": content} for status, titles in by_status.items()}
-
-
-_ALWAYS: tuple[type[JobsError], ...] = (JobsError, next(kind for kind in TABLE if kind.code == "unavailable"))
-
-
-def _either(titles: Iterable[str]) -> str:
-    return ", or ".join(titles) + "."
+    described: Responses = {
+        status: {"description": ", or ".join(titles) + ".", "content": content} for status, titles in by_status.items()
+    }
+    return {**described, "default": {"description": "Any other refusal.", "content": content}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from pydantic import SecretStr
 
 from api.context import Context
 from api.http.app import create_app
+from api.server import Doors
 from api.settings import ApiSettings
 from jobs.db import Database
 from tests.support.servers import wait_until
@@ -65,6 +67,33 @@ def app_on(db: Database, given: ApiSettings) -> Iterator[App]:
         client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080")
         yield App(context, portal, client)
         portal.call(client.aclose)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Both doors on free ports, served by a thread of this process."""
+
+    context: Context
+    http: str
+    grpc: str
+
+
+@contextmanager
+def served_on(db: Database, given: ApiSettings) -> Iterator[Served]:
+    """Both doors over `db`."""
+    with start_blocking_portal() as portal:
+        context = Context(given, db)
+
+        async def open_doors() -> tuple[Doors, asyncio.Future[None]]:
+            return Doors(context), asyncio.get_running_loop().create_future()
+
+        doors, stop = portal.call(open_doors)
+        serving = portal.start_task_soon(doors.serve_until, stop)
+        try:
+            yield Served(context, f"http://{doors.http_address}", doors.grpc_address)
+        finally:
+            portal.call(stop.set_result, None)
+            serving.result(30)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ def differences(model: type[BaseModel], message: Descriptor, where: str = "spec"
     yield from (f"{where}.{name} is not in the proto" for name in sorted(ours - theirs))
     yield from (f"{where}.{name} is only in the proto" for name in sorted(theirs - ours))
     for name in sorted(ours & theirs):
-        yield from _field_differences(model.model_fields[name].annotation, message.fields_by_name[name], f"{where}.{name}")
+        yield from _field_differences(
+            model.model_fields[name].annotation, message.fields_by_name[name], f"{where}.{name}"
+        )
 
 
 def _field_differences(annotation: Any, field: FieldDescriptor, where: str) -> Iterator[str]:
@@ -92,7 +94,13 @@ def test_the_walk_notices_a_missing_field_on_either_side():
 
 @pytest.mark.parametrize(
     ("view", "message"),
-    [(JobView, pb.Job), (JobEventView, pb.JobEvent), (JobError, pb.JobError), (Progress, pb.Progress), (Queue, pb.Queue)],
+    [
+        (JobView, pb.Job),
+        (JobEventView, pb.JobEvent),
+        (JobError, pb.JobError),
+        (Progress, pb.Progress),
+        (Queue, pb.Queue),
+    ],
 )
 def test_what_comes_back_has_the_same_fields(view: type[BaseModel], message: Any):
     assert set(view.model_fields) == {field.name for field in message.DESCRIPTOR.fields}

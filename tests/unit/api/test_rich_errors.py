@@ -29,7 +29,13 @@ def test_the_stable_code_and_the_request_are_named():
 def test_every_problem_of_a_spec_is_a_violation_with_its_place_and_advice():
     problems = [
         Problem(pointer="/ppo/steps", code="out_of_range", detail="must be at least 1"),
-        Problem(pointer="/rewards/0/rule/name", code="unknown_rule", detail="no rule", suggestion="length", allowed=["length"]),
+        Problem(
+            pointer="/rewards/0/rule/name",
+            code="unknown_rule",
+            detail="no rule",
+            suggestion="length",
+            allowed=["length"],
+        ),
     ]
     found = unpacked(InvalidSpec("no", problems=problems), details.BadRequest).field_violations
     assert [(v.field, v.reason) for v in found] == [
