@@ -32,6 +32,8 @@ class Claim:
     spec: JobSpec
     checkpoint: str | None
     """Folder to resume from, relative to the run directory."""
+    spent_seconds: float = 0.0
+    """How long the attempts before this one held the job."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def _open(db: Database, job: Job) -> Claim | None:
         # Written by another version of the service. Left in the queue it would stop every worker in turn.
         fail(db, lease, JobError(code="spec_unreadable", category="internal", message=str(error), attempt=job.attempt))
         return None
-    return Claim(lease, job.owner_id, spec, _checkpoint_path(db, job))
+    return Claim(lease, job.owner_id, spec, _checkpoint_path(db, job), _spent_seconds(db, job))
 
 
 def _checkpoint_path(db: Database, job: Job) -> str | None:
@@ -117,3 +119,11 @@ def _checkpoint_path(db: Database, job: Job) -> str | None:
     )
     with db.read() as session:
         return session.scalar(newest)
+
+
+def _spent_seconds(db: Database, job: Job) -> float:
+    ended = sa.select(JobAttempt.start_time, JobAttempt.end_time).where(
+        JobAttempt.job_id == job.id, JobAttempt.end_time.is_not(None)
+    )
+    with db.read() as session:
+        return sum((end - start).total_seconds() for start, end in session.execute(ended) if end is not None)

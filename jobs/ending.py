@@ -44,11 +44,13 @@ def fail(db: Database, lease: Lease, error: JobError) -> None:
         _end(session, lease, Move.FAIL, error.message, error=error, charge=True)
 
 
-def requeue(db: Database, lease: Lease, *, error: JobError | None, charge: bool, delay_seconds: float = 0) -> None:
+def requeue(
+    db: Database, lease: Lease, *, error: JobError | None, charge: bool, delay_seconds: float | None = None
+) -> None:
     """Give the job back to the queue, to go on from its last checkpoint; raises LeaseLost.
 
     With `charge` the attempt counts as failed, and the last one that may fail fails the job. A job whose owner wants it
-    cancelled is cancelled.
+    cancelled is cancelled. Unless `delay_seconds` says otherwise, it waits the longer the more attempts have failed.
     """
     with _ending(db, lease, Move.REQUEUE, Move.FAIL, Move.CANCEL) as session:
         job = held(touch(session, fence(lease)), lease)
@@ -62,8 +64,7 @@ def reap(db: Database) -> list[str]:
     with db.transaction() as session:
         jobs = list(session.scalars(expired))
         for job in jobs:
-            delay = backoff_seconds(job.failed_attempts + 1)
-            _give_up(session, job, error=_worker_lost(job), charge=True, delay_seconds=delay, outcome=LOST)
+            _give_up(session, job, error=_worker_lost(job), charge=True, outcome=LOST)
     return [job.id for job in jobs]
 
 
@@ -73,7 +74,7 @@ def release(db: Database, job_id: str) -> bool:
     with db.transaction() as session:
         job = session.scalar(running)
         if job is not None:
-            _give_up(session, job, error=None, charge=False, delay_seconds=0, outcome=LOST)
+            _give_up(session, job, error=None, charge=False, outcome=LOST)
     return job is not None
 
 
@@ -105,7 +106,7 @@ def _give_up(
     *,
     error: JobError | None,
     charge: bool,
-    delay_seconds: float,
+    delay_seconds: float | None = None,
     outcome: str | None = None,
 ) -> None:
     """Cancel, fail or requeue a running job whose row is locked."""
@@ -116,6 +117,8 @@ def _give_up(
     elif charge and job.failed_attempts + 1 >= job.max_attempts:
         _end(session, lease, Move.FAIL, reason, outcome=outcome, error=error or _exhausted(job), charge=True)
     else:
+        if delay_seconds is None:
+            delay_seconds = backoff_seconds(job.failed_attempts + 1) if charge else 0.0
         later = {"not_before": db_time(delay_seconds), "next_wake_time": db_time(delay_seconds)}
         _end(session, lease, Move.REQUEUE, reason, outcome=outcome, error=error, charge=charge, **later)
 

@@ -6,7 +6,7 @@ Every write of an attempt is fenced by its lease and raises LeaseLost when anoth
 from __future__ import annotations
 
 from jobs.claiming import Claim, claim
-from jobs.ending import backoff_seconds, cancelled, fail, reap, requeue, succeed
+from jobs.ending import cancelled, fail, reap, requeue, succeed
 from jobs.fleet import beat_worker, due_wakeups, forget_worker
 from jobs.lease import Lease, Wishes, heartbeat
 from jobs.recording import discard_checkpoint, record_checkpoint, record_phase, record_started, record_step
@@ -15,7 +15,6 @@ __all__ = [
     "Claim",
     "Lease",
     "Wishes",
-    "backoff_seconds",
     "beat_worker",
     "cancelled",
     "claim",

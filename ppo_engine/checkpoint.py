@@ -122,6 +122,7 @@ def _publish(partial: Path, final: Path, *, step: int, attempt: int) -> Saved:
 
 def _seal(path: Path) -> dict[str, Any]:
     """Fsync a file; returns its size and digest."""
+    path.chmod(0o644)  # safetensors makes private files, and the front door may run as another user
     _fsync(path)
     return {"size": path.stat().st_size, "sha256": _sha256(path)}
 

@@ -15,6 +15,9 @@ class Pace:
 
     started_at: float
     max_runtime_seconds: float
+    """Of all attempts together."""
+    spent_seconds: float
+    """By the attempts before this one."""
     loading_seconds: float
     silence_seconds: float
     grace_seconds: float
@@ -38,8 +41,8 @@ class Pace:
         return now - self._heard_at > self.silence_limit_seconds
 
     def over_time(self, now: float) -> bool:
-        """Whether the attempt has used up the job's run time."""
-        return now - self.started_at > self.max_runtime_seconds
+        """Whether the attempts have used up the job's run time."""
+        return self.spent_seconds + now - self.started_at > self.max_runtime_seconds
 
     def stop_by(self, now: float) -> float:
         """When an engine asked to stop now must be gone: it may finish its step, then has the grace to save it."""

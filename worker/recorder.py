@@ -101,8 +101,7 @@ class Recorder:
                 self._discard_checkpoint()
                 self._write(partial(lifecycle.requeue, db, lease, error=error, charge=False))
             case Ending.REQUEUE:
-                delay = lifecycle.backoff_seconds(lease.attempt)
-                self._write(partial(lifecycle.requeue, db, lease, error=error, charge=True, delay_seconds=delay))
+                self._write(partial(lifecycle.requeue, db, lease, error=error, charge=True))
             case Ending.FAIL if error is not None:
                 self._write(partial(lifecycle.fail, db, lease, error))
         log.info("%s: attempt %d %s %s", lease.job_id, lease.attempt, judged.ending, judged.code)

@@ -55,6 +55,7 @@ class Supervisor:
         self._pace = Pace(
             started_at=time.monotonic(),
             max_runtime_seconds=claim.spec.resources.max_runtime_seconds,
+            spent_seconds=claim.spent_seconds,
             loading_seconds=settings.loading_seconds,
             silence_seconds=settings.silence_seconds,
             grace_seconds=settings.grace_seconds,

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from jobs.clock import db_time
 from jobs.db import Database
+from jobs.ending import backoff_seconds
 from jobs.errors import LeaseLost
 from jobs.lifecycle import (
     Lease,
-    backoff_seconds,
     cancelled,
     claim,
     discard_checkpoint,
@@ -30,7 +30,7 @@ from jobs.lifecycle import (
 )
 from jobs.service import cancel, events, get, metrics, samples
 from jobs.states import JobState
-from jobs.tables import Job
+from jobs.tables import Job, JobAttempt
 from ppo_engine.events import Phase, PhaseEntered
 from tests.support.attempts import (
     ANN,
@@ -112,6 +112,16 @@ def test_a_job_waits_until_its_time(database: Database) -> None:
     queue = get(database, ANN, job_id).queue
     assert queue is not None
     assert queue.reason.startswith("tried again after")
+
+
+def test_a_claim_knows_how_long_earlier_attempts_held_the_job(database: Database) -> None:
+    submitted(database)
+    first = claimed(database)
+    assert first.spent_seconds == 0
+    with database.transaction() as session:
+        session.execute(sa.update(JobAttempt).values(start_time=db_time(-100)))
+    requeue(database, first.lease, error=None, charge=False)
+    assert 100 <= claimed(database).spent_seconds < 160
 
 
 def test_a_spec_that_nobody_can_read_fails_and_does_not_block_the_queue(database: Database) -> None:

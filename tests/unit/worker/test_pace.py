@@ -14,7 +14,7 @@ def step(number: int) -> StepDone:
 
 def pace(**changed: float) -> Pace:
     limits = {"max_runtime_seconds": 1000.0, "loading_seconds": 100.0, "silence_seconds": 20.0, "grace_seconds": 10.0}
-    return Pace(started_at=50.0, **{**limits, **changed})
+    return Pace(started_at=50.0, **{**limits, "spent_seconds": 0.0, **changed})
 
 
 def test_loading_may_take_longer_than_a_silence_in_training() -> None:
@@ -54,3 +54,9 @@ def test_run_time_counts_from_the_start() -> None:
     run = pace(max_runtime_seconds=30.0)
     assert not run.over_time(80.0)
     assert run.over_time(80.1)
+
+
+def test_run_time_includes_that_of_earlier_attempts() -> None:
+    run = pace(max_runtime_seconds=30.0, spent_seconds=20.0)
+    assert not run.over_time(60.0)
+    assert run.over_time(60.1)
