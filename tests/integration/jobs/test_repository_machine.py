@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
     initialize,
     invariant,
-    multiple,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -26,9 +26,10 @@ from jobs.clock import db_time
 from jobs.db import Database
 from jobs.errors import IllegalTransition, LeaseLost
 from jobs.lifecycle import (
-    Claim,
+    Lease,
     cancelled,
     claim,
+    discard_checkpoint,
     fail,
     heartbeat,
     reap,
@@ -44,106 +45,104 @@ from tests.support.attempts import ANN, ERROR, checkpoint, step, submitted
 from tests.support.databases import copy_sqlite
 from tests.support.invariants import check_invariants
 
+REPORTS: dict[str, Callable[[Database, Lease, int], object]] = {
+    "heartbeat": lambda db, lease, _: heartbeat(db, lease, lease_seconds=60),
+    "next step": lambda db, lease, at: record_step(db, lease, step(min(at + 1, 5))),
+    "same step": lambda db, lease, at: record_step(db, lease, step(max(at, 1))),
+    "checkpoint": lambda db, lease, at: record_checkpoint(db, lease, checkpoint(at, lease.attempt)) if at else None,
+    "discard": lambda db, lease, at: discard_checkpoint(db, lease, checkpoint(at, lease.attempt).path),
+}
+ENDS: dict[str, Callable[[Database, Lease, int], object]] = {
+    "succeed": lambda db, lease, _: succeed(db, lease),
+    "cancelled": lambda db, lease, _: cancelled(db, lease),
+    "fail": lambda db, lease, _: fail(db, lease, ERROR),
+    "shut down": lambda db, lease, _: requeue(db, lease, error=None, charge=False),
+    "try again": lambda db, lease, _: requeue(db, lease, error=ERROR, charge=True),
+}
+SURVIVED = ["shut down", "try again"]
+"""Ends after which the history goes on; drawn more often."""
+
 
 class Repository(RuleBasedStateMachine):
     """Workers that forget, repeat themselves and come back from the dead, over one SQLite file."""
 
     template: Path
 
-    jobs = Bundle("jobs")
-    claims = Bundle("claims")
-
-    @initialize()
-    def open(self) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="ppo-machine-"))
         self.db = Database(copy_sqlite(self.template, self.folder))
-        self.holders: dict[str, int] = {}
+        self.job_id = ""
+        self.leases: list[Lease] = []
 
     def teardown(self) -> None:
-        if hasattr(self, "db"):
-            self.db.dispose()
-            shutil.rmtree(self.folder)
+        self.db.dispose()
+        shutil.rmtree(self.folder)
 
-    @rule(target=jobs, attempts=st.integers(1, 3))
-    def submit(self, attempts: int) -> str:
-        return submitted(self.db, ppo__steps=5, retry={"max_attempts": attempts}, checkpoint={"keep_last": 1})
+    @initialize()
+    def begin(self) -> None:
+        self.submit_and_claim()
 
-    @rule(target=claims)
-    def claim(self) -> Any:
-        held = claim(self.db, worker_id="w", queues=["default"], lease_seconds=60)
-        if held is None:
-            return multiple()
-        assert held.lease.token > self.holders.get(held.lease.job_id, 0)
-        self.holders[held.lease.job_id] = held.lease.token
-        return held
+    @precondition(lambda self: self.ended())
+    @rule()
+    def begin_anew(self) -> None:
+        self.submit_and_claim()
 
-    @rule(job_id=jobs)
-    def expire(self, job_id: str) -> None:
-        with self.db.transaction() as session:
-            this = Job.id == job_id, Job.state == JobState.RUNNING
-            session.execute(sa.update(Job).where(*this).values(lease_expire_time=db_time(-1)))
-            session.execute(sa.update(Job).where(Job.id == job_id).values(not_before=db_time()))
+    def submit_and_claim(self) -> None:
+        self.job_id = submitted(self.db, retry={"max_attempts": 3}, checkpoint={"keep_last": 1})
+        self.leases.clear()
+        self.claim()
+
+    def ended(self) -> bool:
+        return bool(self.job_id) and get(self.db, ANN, self.job_id).done
 
     @rule()
-    def reap(self) -> None:
-        for job_id in reap(self.db):
-            self.expire(job_id)  # the pause after a failure would hide the job for the rest of the run
+    def claim(self) -> None:
+        held = claim(self.db, worker_id="w", queues=["default"], lease_seconds=60)
+        if held is not None:
+            assert held.lease.token > max((lease.token for lease in self.leases), default=0)
+            self.leases.append(held.lease)
 
-    @rule(job_id=jobs)
-    def cancel(self, job_id: str) -> None:
-        with contextlib.suppress(IllegalTransition):
-            cancel(self.db, ANN, job_id)
+    @rule(reaped=st.booleans())
+    def lose_the_worker(self, reaped: bool) -> None:
+        self.skip_time(JobState.RUNNING, lease_expire_time=db_time(-1))
+        if reaped:
+            reap(self.db)
+            self.skip_time(JobState.QUEUED, not_before=db_time())
+            self.claim()
 
-    @rule(held=claims)
-    def heartbeat(self, held: Claim) -> None:
-        self.fenced(held, lambda: heartbeat(self.db, held.lease, lease_seconds=60))
+    def skip_time(self, state: JobState, **values: Any) -> None:
+        with self.db.transaction() as session:
+            session.execute(sa.update(Job).where(Job.state == state).values(**values))
 
-    @rule(held=claims, again=st.booleans())
-    def next_step(self, held: Claim, again: bool) -> None:
-        number = min(5, max(1, get(self.db, ANN, held.lease.job_id).progress.step + (not again)))
-        self.fenced(held, lambda: record_step(self.db, held.lease, step(number)))
+    @rule(sure=st.integers(0, 5))
+    def cancel(self, sure: int) -> None:
+        if sure == 0:  # seldom: it cuts every history short
+            with contextlib.suppress(IllegalTransition):
+                cancel(self.db, ANN, self.job_id)
 
-    @rule(held=claims)
-    def save(self, held: Claim) -> None:
-        number = get(self.db, ANN, held.lease.job_id).progress.step
-        if number:
-            saved = checkpoint(number, held.lease.attempt)
-            self.fenced(held, lambda: record_checkpoint(self.db, held.lease, saved))
+    @rule(age=st.integers(0, 3), name=st.sampled_from(sorted(REPORTS)))
+    def report(self, age: int, name: str) -> None:
+        self.write(self.leases[-1 - min(age, len(self.leases) - 1)], REPORTS[name])
 
-    @rule(held=claims)
-    def succeed(self, held: Claim) -> None:
-        self.fenced(held, lambda: succeed(self.db, held.lease))
+    @rule(age=st.integers(0, 3), name=st.sampled_from([*ENDS, *SURVIVED * 3]))
+    def end(self, age: int, name: str) -> None:
+        self.write(self.leases[-1 - min(age, len(self.leases) - 1)], ENDS[name])
 
-    @rule(held=claims)
-    def end_cancelled(self, held: Claim) -> None:
-        self.fenced(held, lambda: cancelled(self.db, held.lease))
-
-    @rule(held=claims)
-    def fail(self, held: Claim) -> None:
-        self.fenced(held, lambda: fail(self.db, held.lease, ERROR))
-
-    @rule(held=claims, charge=st.booleans())
-    def requeue(self, held: Claim, charge: bool) -> None:
-        self.fenced(held, lambda: requeue(self.db, held.lease, error=ERROR if charge else None, charge=charge))
-
-    def fenced(self, held: Claim, write: Any) -> None:
-        """A write comes through if, and only if, the claim still holds the job; or changes nothing."""
-        holds = self.holders[held.lease.job_id] == held.lease.token and self.state(held) is JobState.RUNNING
-        before = get(self.db, ANN, held.lease.job_id)
+    def write(self, lease: Lease, write: Callable[[Database, Lease, int], object]) -> None:
+        """A write comes through if the claim holds the job; otherwise it is refused, or changes nothing."""
+        before = get(self.db, ANN, self.job_id)
+        holds = before.state is JobState.RUNNING and lease == self.leases[-1]
         try:
-            write()
+            write(self.db, lease, before.progress.step)
         except LeaseLost:
             assert not holds
         else:
-            assert holds or get(self.db, ANN, held.lease.job_id) == before
-
-    def state(self, held: Claim) -> JobState:
-        return get(self.db, ANN, held.lease.job_id).state
+            assert holds or get(self.db, ANN, self.job_id) == before
 
     @invariant()
     def holds(self) -> None:
-        if hasattr(self, "db"):
-            check_invariants(self.db)
+        check_invariants(self.db)
 
 
 @pytest.mark.slow
@@ -152,7 +151,7 @@ def test_random_histories(sqlite_template_file: Path) -> None:
     run_state_machine_as_test(
         Repository,
         settings=settings(
-            max_examples=25,
+            max_examples=40,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),
