@@ -18,7 +18,7 @@ from jobs.lease import Lease
 from jobs.recording import rewind
 from jobs.spec import JobSpec
 from jobs.states import JobState, Move
-from jobs.tables import Job, JobAttempt, JobCheckpoint
+from jobs.tables import IS_QUEUED, Job, JobAttempt, JobCheckpoint
 from jobs.transition import Happening, move
 from jobs.views import JobError
 
@@ -60,7 +60,7 @@ def claim(
 
 
 def _next(queues: Sequence[str], job_id: str | None) -> sa.ScalarSelect[str]:
-    ready = sa.select(Job.id).where(Job.state == JobState.QUEUED, Job.queue.in_(queues), Job.not_before <= db_time())
+    ready = sa.select(Job.id).where(IS_QUEUED, Job.queue.in_(queues), Job.not_before <= db_time())
     if job_id is not None:
         ready = ready.where(Job.id == job_id)
     ready = ready.order_by(Job.rank, Job.create_time, Job.id).limit(1)

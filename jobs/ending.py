@@ -15,8 +15,8 @@ from jobs.errors import LeaseLost, Unavailable
 from jobs.lease import Lease, fence, held
 from jobs.mask import mask
 from jobs.plain import storable
-from jobs.states import JobState, Move
-from jobs.tables import Job, JobAttempt
+from jobs.states import Move
+from jobs.tables import IS_RUNNING, Job, JobAttempt
 from jobs.transition import Happening, move, touch
 from jobs.views import JobError
 
@@ -59,7 +59,7 @@ def requeue(
 
 def reap(db: Database) -> list[str]:
     """Take jobs from workers whose lease ran out, and return their ids. Any process may call it at any time."""
-    expired = sa.select(Job).where(Job.state == JobState.RUNNING, Job.lease_expire_time < db_time())
+    expired = sa.select(Job).where(IS_RUNNING, Job.lease_expire_time < db_time())
     expired = expired.order_by(Job.lease_expire_time).limit(_REAP_AT_ONCE).with_for_update(skip_locked=True)
     with db.transaction() as session:
         jobs = list(session.scalars(expired))
@@ -70,7 +70,7 @@ def reap(db: Database) -> list[str]:
 
 def release(db: Database, job_id: str) -> bool:
     """Take a running job from its worker without charging an attempt, for operators; False if it is not running."""
-    running = sa.select(Job).where(Job.id == job_id, Job.state == JobState.RUNNING).with_for_update()
+    running = sa.select(Job).where(Job.id == job_id, IS_RUNNING).with_for_update()
     with db.transaction() as session:
         job = session.scalar(running)
         if job is not None:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from jobs.clock import db_time
 from jobs.db import Database
 from jobs.states import JobState
-from jobs.tables import Job, Worker
+from jobs.tables import IS_QUEUED, IS_RUNNING, Job, Worker
 
 _ALIVE_SECONDS = 60
 _FORGOTTEN_SECONDS = 3600
@@ -44,7 +44,7 @@ class WorkerRow:
 
 def due_wakeups(db: Database, *, every_seconds: float, limit: int = 100) -> list[tuple[str, str]]:
     """Id and queue of queued jobs that may start and were not woken for `every_seconds`; marks them as woken."""
-    due = sa.select(Job.id, Job.queue).where(Job.state == JobState.QUEUED, Job.next_wake_time <= db_time())
+    due = sa.select(Job.id, Job.queue).where(IS_QUEUED, Job.next_wake_time <= db_time())
     due = due.order_by(Job.next_wake_time).limit(limit).with_for_update(skip_locked=True)
     with db.transaction() as session:
         found = [(job_id, queue) for job_id, queue in session.execute(due)]
@@ -91,7 +91,7 @@ def workers(db: Database) -> list[WorkerRow]:
 def live_metrics(db: Database) -> list[LiveJob]:
     """The newest numbers of every running job."""
     columns = Job.id, Job.name, Job.owner_id, Job.step, Job.latest_metrics, Job.update_time
-    running = sa.select(*columns).where(Job.state == JobState.RUNNING).order_by(Job.id)
+    running = sa.select(*columns).where(IS_RUNNING).order_by(Job.id)
     with db.read() as session:
         return [LiveJob(*row) for row in session.execute(running)]
 

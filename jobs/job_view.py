@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from jobs.clock import UtcDateTime, db_time
 from jobs.states import TERMINAL, JobState, allowed_actions
-from jobs.tables import Job, Worker
+from jobs.tables import IS_QUEUED, Job, Worker
 from jobs.views import JobError, JobView, Progress, Queue
 
 _COUNTED = 1000
@@ -94,7 +94,7 @@ def _position(session: Session, job: Job) -> int:
     """1 for the next job; stops counting at _COUNTED."""
     place = sa.tuple_(sa.literal(job.rank), sa.literal(job.create_time, UtcDateTime()), sa.literal(job.id))
     ahead = sa.tuple_(Job.rank, Job.create_time, Job.id) < place
-    before = sa.select(sa.literal(1)).where(Job.state == JobState.QUEUED, Job.queue == job.queue, ahead)
+    before = sa.select(sa.literal(1)).where(IS_QUEUED, Job.queue == job.queue, ahead)
     return 1 + (session.scalar(sa.select(sa.func.count()).select_from(before.limit(_COUNTED - 1).subquery())) or 0)
 
 

@@ -67,7 +67,7 @@ class Job(Base):
         CheckConstraint("step >= 0 AND step <= steps_total", name="step_within_total"),
         Index("ix_jobs_owner_id_id", "owner_id", "id"),
         Index("ix_jobs_owner_id_state_id", "owner_id", "state", "id"),
-        Index("ix_jobs_state", "state"),
+        Index("ix_jobs_state_next_wake_time", "state", "next_wake_time"),
         Index(
             "ix_jobs_queued",
             "queue",
@@ -77,7 +77,6 @@ class Job(Base):
             postgresql_where=_QUEUED,
             sqlite_where=_QUEUED,
         ),
-        Index("ix_jobs_next_wake_time", "next_wake_time", postgresql_where=_QUEUED, sqlite_where=_QUEUED),
         Index("ix_jobs_lease_expire_time", "lease_expire_time", postgresql_where=_RUNNING, sqlite_where=_RUNNING),
     )
 
@@ -123,6 +122,11 @@ class Job(Base):
     start_time: Mapped[datetime | None]
     end_time: Mapped[datetime | None]
     update_time: Mapped[datetime] = _now()
+
+
+# Literals, not parameters: a planner that does not know the value cannot see that a partial index fits.
+IS_QUEUED = Job.state == sa.literal_column("'queued'")
+IS_RUNNING = Job.state == sa.literal_column("'running'")
 
 
 def _job_id() -> Mapped[str]:

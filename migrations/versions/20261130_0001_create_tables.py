@@ -107,10 +107,9 @@ def _index_jobs() -> None:
     queued, running = sa.text("state = 'queued'"), sa.text("state = 'running'")
     op.create_index("ix_jobs_owner_id_id", "jobs", ["owner_id", "id"])
     op.create_index("ix_jobs_owner_id_state_id", "jobs", ["owner_id", "state", "id"])
-    op.create_index("ix_jobs_state", "jobs", ["state"])
+    op.create_index("ix_jobs_state_next_wake_time", "jobs", ["state", "next_wake_time"])
     order = ["queue", "rank", "create_time", "id"]
     op.create_index("ix_jobs_queued", "jobs", order, postgresql_where=queued, sqlite_where=queued)
-    op.create_index("ix_jobs_next_wake_time", "jobs", ["next_wake_time"], postgresql_where=queued, sqlite_where=queued)
     op.create_index(
         "ix_jobs_lease_expire_time", "jobs", ["lease_expire_time"], postgresql_where=running, sqlite_where=running
     )

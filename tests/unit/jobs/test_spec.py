@@ -226,6 +226,14 @@ def test_absurd_depth_is_refused_and_does_not_crash() -> None:
         nested = nested.pop()
 
 
+def test_names_that_are_no_text_are_refused() -> None:
+    assert codes({**spec_document(), 5: "x"}) == {"": "wrong_type"}
+
+
+def test_values_that_are_no_json_are_refused() -> None:
+    assert codes(spec_document(name=b"bytes")) == {"/name": "wrong_type"}
+
+
 def test_many_problems_are_cut_off() -> None:
     found = problems(spec_document(**{f"unknown{index}": 1 for index in range(5000)}))
     assert len(found) == 200

@@ -1,0 +1,70 @@
+"""No use case reads the whole table of jobs: SQLite's own plans say so."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from jobs.db import Database
+from jobs.lifecycle import claim, due_wakeups, heartbeat, reap, record_checkpoint, record_step, succeed
+from jobs.service import cancel, count_by_state, events, get, list_jobs, live_metrics, metrics, samples
+from jobs.states import JobState
+from tests.support.attempts import ANN, checkpoint, claimed, record_steps, step, submitted
+
+
+@contextmanager
+def plans() -> Iterator[list[str]]:
+    """Query plans of everything executed meanwhile."""
+    found: list[str] = []
+
+    def explain(connection: sa.Connection, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.split(maxsplit=1)[0] in ("SELECT", "UPDATE", "DELETE"):
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            found.extend(row[3] for row in driver.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", explain)
+    yield found
+    sa.event.remove(sa.Engine, "before_cursor_execute", explain)
+
+
+USES: dict[str, Callable[[Database, str, Any], Any]] = {
+    "get": lambda db, job, _: get(db, ANN, job),
+    "list": lambda db, job, _: list_jobs(db, ANN),
+    "list by state": lambda db, job, _: list_jobs(db, ANN, states=[JobState.QUEUED]),
+    "list by label": lambda db, job, _: list_jobs(db, ANN, labels={"team": "a"}),
+    "events": lambda db, job, _: events(db, ANN, job),
+    "metrics": lambda db, job, _: metrics(db, ANN, job),
+    "samples": lambda db, job, _: samples(db, ANN, job),
+    "cancel": lambda db, job, _: cancel(db, ANN, job),
+    "claim": lambda db, job, _: claim(db, worker_id="w", queues=["default"], lease_seconds=60),
+    "claim one": lambda db, job, _: claim(db, worker_id="w", queues=["default"], lease_seconds=60, job_id=job),
+    "heartbeat": lambda db, job, lease: heartbeat(db, lease, lease_seconds=60),
+    "step": lambda db, job, lease: record_step(db, lease, step(3)),
+    "checkpoint": lambda db, job, lease: record_checkpoint(db, lease, checkpoint(2)),
+    "succeed": lambda db, job, lease: succeed(db, lease),
+    "reap": lambda db, job, _: reap(db),
+    "wake": lambda db, job, _: due_wakeups(db, every_seconds=0),
+    "live": lambda db, job, _: live_metrics(db),
+    "count": lambda db, job, _: count_by_state(db),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_every_use_case_finds_its_rows_by_an_index(sqlite_url: str, name: str) -> None:
+    db = Database(sqlite_url)
+    submitted(db, labels={"team": "a"})
+    held = claimed(db)
+    record_steps(db, held, 1, 2)
+    waiting = submitted(db, labels={"team": "a"})
+    with plans() as found:
+        USES[name](db, waiting, held.lease)
+    assert found
+    scans = [plan for plan in found if plan.startswith("SCAN job") and "COVERING INDEX" not in plan]
+    assert scans == []
+    db.dispose()
