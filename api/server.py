@@ -15,6 +15,7 @@ import uvicorn
 from api.access import is_loopback
 from api.context import Context
 from api.http.app import create_app
+from api.http.protocol import Protocol
 from api.rpc.server import GrpcDoor
 from api.schema import HOW_TO_MIGRATE, is_current
 from api.settings import ApiSettings
@@ -108,7 +109,7 @@ class _HttpDoor(uvicorn.Server):
 def _http_config(context: Context) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(context),
-        http="h11",
+        http=Protocol,
         ws="none",
         lifespan="off",
         log_config=None,

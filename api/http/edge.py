@@ -7,6 +7,7 @@ import time
 import structlog
 from fastapi import Request
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.http.errors import defect_response
@@ -15,6 +16,9 @@ from api.meters import Meters
 from api.request_id import HEADER, request_id
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+CLIENT_LEFT = 499
+"""nginx's status for a client that closed before its answer; only counted and logged, never sent."""
 
 log = structlog.get_logger()
 
@@ -51,6 +55,8 @@ class Edge:
 
         try:
             await self.app(request.scope, reader.receive, send_marked)
+        except ClientDisconnect:
+            status = CLIENT_LEFT
         except Exception:
             log.exception("request_failed", method=request.method, path=request.url.path)
             if status:

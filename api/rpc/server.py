@@ -36,14 +36,8 @@ class GrpcDoor:
     async def start(self) -> None:
         """Listen, and tell probes so."""
         await self._server.start()
-        await self.set_ready(ready=True)
-
-    async def set_ready(self, *, ready: bool) -> None:
-        """Tell probes whether calls can be served."""
-        answer = health_pb2.HealthCheckResponse
-        status = answer.SERVING if ready else answer.NOT_SERVING
         for name in ("", SERVICE):
-            await self._health.set(name, status)
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self, grace_seconds: float) -> None:
         """Tell probes, take no new calls, give those in flight `grace_seconds`."""

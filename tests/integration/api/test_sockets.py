@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import shutil
 import socket
@@ -15,7 +16,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import structlog
 
+from api.http import protocol
 from jobs import lifecycle
 from jobs.auth import LOCAL
 from jobs.db import Database
@@ -87,6 +90,52 @@ def test_a_body_that_drips_is_refused(here: Served):
     assert b"application/problem+json" in answer
 
 
+def raw(here: Served, sent: bytes) -> bytes:
+    """What comes back for some bytes, until the server closes."""
+    url = urlsplit(here.http)
+    with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+        connection.sendall(sent)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_what_is_not_http_is_a_problem_too(here: Served):
+    answer = raw(here, b"HELO there\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request")
+    assert b"application/problem+json" in head
+    assert json.loads(body)["code"] == "request_refused"
+
+
+def test_a_head_that_never_ends_is_cut_off(here: Served, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
+    assert raw(here, b"") == b""
+    assert raw(here, b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: ") == b""
+
+
+def test_a_second_head_that_never_ends_is_cut_off(here: Served, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
+    url = urlsplit(here.http)
+    with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while b"alive" not in answer:
+            answer += connection.recv(65536)
+        connection.sendall(b"GET /livez HTTP/1.1\r\n")
+        assert connection.recv(65536) == b""
+
+
+def test_a_client_that_leaves_while_it_sends_is_no_defect(here: Served):
+    url = urlsplit(here.http)
+    head = (
+        f"POST /v1/jobs HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+    )
+    with structlog.testing.capture_logs() as lines:
+        with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+            connection.sendall(head.encode() + b"{")
+        wait_until(lambda: any(line.get("status") == 499 for line in lines), 20, lambda: str(lines))
+    assert {line["log_level"] for line in lines} == {"info"}
+
+
 def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(here: Served):
     with httpx.Client() as client:
         client.get(f"{here.http}/livez")
@@ -98,9 +147,11 @@ def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(here: Ser
 def _nodelay_of_the_connection_from(peer: tuple[str, int]) -> bool:
     """Whether this process's end of a connection sends without waiting; its server runs in a thread here."""
     for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as candidate:
-            if candidate.getpeername() == peer:
-                return candidate.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        with suppress(OSError):
+            if entry.readlink().name.startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(entry.name))) as candidate:
+                    if candidate.getpeername() == peer:
+                        return candidate.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
     raise AssertionError("no such connection")
 
 
