@@ -13,7 +13,8 @@ from jobs.db import Database
 from jobs.states import JobState
 from jobs.tables import IS_QUEUED, IS_RUNNING, Job, Worker
 
-_ALIVE_SECONDS = 60
+ALIVE_SECONDS = 60
+"""A worker that was not heard of for longer counts as gone."""
 _FORGOTTEN_SECONDS = 3600
 
 
@@ -80,7 +81,7 @@ def forget_worker(db: Database, worker_id: str) -> None:
 
 def workers(db: Database) -> list[WorkerRow]:
     """Workers heard of in the last minute."""
-    alive = sa.select(Worker).where(Worker.update_time > db_time(-_ALIVE_SECONDS)).order_by(Worker.id)
+    alive = sa.select(Worker).where(Worker.update_time > db_time(-ALIVE_SECONDS)).order_by(Worker.id)
     with db.read() as session:
         return [
             WorkerRow(row.id, row.host, row.metrics_url, row.slots, row.busy, row.queues, row.update_time)

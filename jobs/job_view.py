@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from jobs.clock import UtcDateTime, db_time
+from jobs.fleet import ALIVE_SECONDS
 from jobs.states import TERMINAL, JobState, allowed_actions
 from jobs.tables import IS_QUEUED, Job, Worker
 from jobs.views import JobError, JobView, Progress, Queue
 
 _COUNTED = 1000
 """Nobody needs to know whether 1000 or 2000 jobs are ahead, and counting them all for every row of a page is slow."""
-_SERVED_SECONDS = 60
 _PARTS = ("events", "metrics", "samples", "checkpoints", "logs")
 
 
@@ -85,7 +85,7 @@ def _places(session: Session, queued: Sequence[Job]) -> list[Queue]:
     if not queued:
         return []
     now = session.scalars(sa.select(db_time())).one()
-    alive = sa.select(Worker.queues).where(Worker.update_time > db_time(-_SERVED_SECONDS))
+    alive = sa.select(Worker.queues).where(Worker.update_time > db_time(-ALIVE_SECONDS))
     served = {queue for queues in session.scalars(alive) for queue in queues}
     return [Queue(position=_position(session, job), reason=_reason(job, now, served)) for job in queued]
 

@@ -39,7 +39,7 @@ def fence(lease: Lease) -> list[sa.ColumnElement[bool]]:
 def held(job: Job | None, lease: Lease) -> Job:
     """The job that a fenced UPDATE returned; raises LeaseLost if it found none."""
     if job is None:
-        raise LeaseLost(f"attempt {lease.attempt} of {lease.job_id} no longer holds the job")
+        raise _lost(lease)
     return job
 
 
@@ -49,5 +49,9 @@ def heartbeat(db: Database, lease: Lease, *, lease_seconds: float) -> Wishes:
     with db.transaction() as session:
         row = session.execute(extend.returning(Job.cancel_request_time)).first()
     if row is None:
-        held(None, lease)
-    return Wishes(cancel=row is not None and row.cancel_request_time is not None)
+        raise _lost(lease)
+    return Wishes(cancel=row.cancel_request_time is not None)
+
+
+def _lost(lease: Lease) -> LeaseLost:
+    return LeaseLost(f"attempt {lease.attempt} of {lease.job_id} no longer holds the job")

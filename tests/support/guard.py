@@ -41,7 +41,8 @@ def main() -> int:
 def _end_on_eof(server: subprocess.Popen[bytes], folder: str, closed: threading.Event) -> None:
     keep = sys.stdin.buffer.read()
     closed.set()
-    server.send_signal(signal.SIGINT)  # PostgreSQL: fast shutdown; Redis: exit
+    # PostgreSQL: a clean shutdown, or an immediate one that leaves nothing worth keeping.
+    server.send_signal(signal.SIGINT if keep else signal.SIGQUIT)
     try:
         server.wait(_PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:

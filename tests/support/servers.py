@@ -60,14 +60,17 @@ class Server:
 
     def stop(self) -> None:
         """Stop, keeping the data: `start` goes on with it."""
-        if self._process is not None:
-            self._process.communicate(b"keep the folder")
-            self._process = None
+        self._end(b"keep the folder")
 
     def close(self) -> None:
         """Stop and forget everything."""
-        self.stop()
+        self._end(b"")
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _end(self, wish: bytes) -> None:
+        if self._process is not None:
+            self._process.communicate(wish)
+            self._process = None
 
     @property
     def log(self) -> Path:
