@@ -43,6 +43,13 @@ class _Claimant:
     lease_seconds: float
 
 
+@dataclass(frozen=True)
+class _Taken:
+    job: Job
+    checkpoint: str | None
+    spent_seconds: float
+
+
 def claim(
     db: Database, *, worker_id: str, queues: Sequence[str], lease_seconds: float, job_id: str | None = None
 ) -> Claim | None:
@@ -50,13 +57,13 @@ def claim(
     claimant = _Claimant(uuid.uuid4().hex, worker_id, lease_seconds)
     try:
         with db.transaction() as session:
-            job = _take(session, claimant, _next(queues, job_id))
+            taken = _take(session, claimant, _next(queues, job_id))
     except Unavailable:
         # The connection may have broken after the commit: then the job is ours, and nobody else would run it.
-        job = _taken(db, claimant)
-        if job is None:
+        taken = _taken(db, claimant)
+        if taken is None:
             raise
-    return None if job is None else _open(db, job)
+    return None if taken is None else _open(db, taken)
 
 
 def _next(queues: Sequence[str], job_id: str | None) -> sa.ScalarSelect[str]:
@@ -67,7 +74,7 @@ def _next(queues: Sequence[str], job_id: str | None) -> sa.ScalarSelect[str]:
     return ready.with_for_update(skip_locked=True).scalar_subquery()
 
 
-def _take(session: Session, claimant: _Claimant, candidate: sa.ScalarSelect[str]) -> Job | None:
+def _take(session: Session, claimant: _Claimant, candidate: sa.ScalarSelect[str]) -> _Taken | None:
     job = move(
         session,
         Move.CLAIM,
@@ -92,17 +99,31 @@ def _take(session: Session, claimant: _Claimant, candidate: sa.ScalarSelect[str]
     session.add(attempt)
     session.flush()
     rewind(session, job.id, attempt.from_step)
-    return job
+    return _described(session, job)
 
 
-def _taken(db: Database, claimant: _Claimant) -> Job | None:
-    """The job of this claim, if it went through and nothing has happened since."""
+def _taken(db: Database, claimant: _Claimant) -> _Taken | None:
+    """What this claim took, if it went through and nothing has happened since."""
     mine = sa.select(Job).join(JobAttempt, JobAttempt.job_id == Job.id).where(JobAttempt.id == claimant.attempt_id)
     with db.read() as session:
-        return session.scalar(mine.where(Job.lease_token == JobAttempt.lease_token, Job.state == JobState.RUNNING))
+        job = session.scalar(mine.where(Job.lease_token == JobAttempt.lease_token, Job.state == JobState.RUNNING))
+        return None if job is None else _described(session, job)
 
 
-def _open(db: Database, job: Job) -> Claim | None:
+def _described(session: Session, job: Job) -> _Taken:
+    """The job, where it resumes, and how long it has run before."""
+    newest = sa.select(JobCheckpoint.path).where(
+        JobCheckpoint.job_id == job.id, JobCheckpoint.step == job.last_checkpoint_step
+    )
+    ended = sa.select(JobAttempt.start_time, JobAttempt.end_time).where(
+        JobAttempt.job_id == job.id, JobAttempt.end_time.is_not(None)
+    )
+    spent = sum((end - start).total_seconds() for start, end in session.execute(ended) if end is not None)
+    return _Taken(job, session.scalar(newest), spent)
+
+
+def _open(db: Database, taken: _Taken) -> Claim | None:
+    job = taken.job
     lease = Lease(job.id, job.lease_token, job.attempt)
     try:
         spec = JobSpec.model_validate(job.spec)
@@ -110,20 +131,4 @@ def _open(db: Database, job: Job) -> Claim | None:
         # Written by another version of the service. Left in the queue it would stop every worker in turn.
         fail(db, lease, JobError(code="spec_unreadable", category="internal", message=str(error), attempt=job.attempt))
         return None
-    return Claim(lease, job.owner_id, spec, _checkpoint_path(db, job), _spent_seconds(db, job))
-
-
-def _checkpoint_path(db: Database, job: Job) -> str | None:
-    newest = sa.select(JobCheckpoint.path).where(
-        JobCheckpoint.job_id == job.id, JobCheckpoint.step == job.last_checkpoint_step
-    )
-    with db.read() as session:
-        return session.scalar(newest)
-
-
-def _spent_seconds(db: Database, job: Job) -> float:
-    ended = sa.select(JobAttempt.start_time, JobAttempt.end_time).where(
-        JobAttempt.job_id == job.id, JobAttempt.end_time.is_not(None)
-    )
-    with db.read() as session:
-        return sum((end - start).total_seconds() for start, end in session.execute(ended) if end is not None)
+    return Claim(lease, job.owner_id, spec, taken.checkpoint, taken.spent_seconds)
