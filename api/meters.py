@@ -102,7 +102,7 @@ def _gauges(counts: dict[JobState, int], workers: list[WorkerRow]) -> Iterator[M
     yield jobs
     yield GaugeMetricFamily("ppo_workers", "Workers alive.", value=len(workers))
     slots = GaugeMetricFamily(
-        "ppo_worker_slots", "Jobs that the workers alive can run at once, by use.", labels=["use"]
+        "ppo_slots", "Jobs that the workers alive can run at once, by use.", labels=["use"]
     )
     busy = sum(worker.busy for worker in workers)
     slots.add_metric(["busy"], busy)

@@ -34,6 +34,8 @@ class Claim:
     """Folder to resume from, relative to the run directory."""
     spent_seconds: float = 0.0
     """How long the attempts before this one held the job."""
+    kept: tuple[str, ...] = ()
+    """All checkpoint folders that have a row; any other folder was never announced, or was meant to be deleted."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class _Taken:
     job: Job
     checkpoint: str | None
     spent_seconds: float
+    kept: tuple[str, ...]
 
 
 def claim(
@@ -111,15 +114,14 @@ def _taken(db: Database, claimant: _Claimant) -> _Taken | None:
 
 
 def _described(session: Session, job: Job) -> _Taken:
-    """The job, where it resumes, and how long it has run before."""
-    newest = sa.select(JobCheckpoint.path).where(
-        JobCheckpoint.job_id == job.id, JobCheckpoint.step == job.last_checkpoint_step
-    )
+    """The job, where it resumes, how long it has run before, and which of its checkpoints are known."""
+    known = sa.select(JobCheckpoint).where(JobCheckpoint.job_id == job.id)
+    paths = {checkpoint.step: checkpoint.path for checkpoint in session.scalars(known)}
     ended = sa.select(JobAttempt.start_time, JobAttempt.end_time).where(
         JobAttempt.job_id == job.id, JobAttempt.end_time.is_not(None)
     )
     spent = sum((end - start).total_seconds() for start, end in session.execute(ended) if end is not None)
-    return _Taken(job, session.scalar(newest), spent)
+    return _Taken(job, paths.get(job.last_checkpoint_step or 0), spent, tuple(paths.values()))
 
 
 def _open(db: Database, taken: _Taken) -> Claim | None:
@@ -131,4 +133,4 @@ def _open(db: Database, taken: _Taken) -> Claim | None:
         # Written by another version of the service. Left in the queue it would stop every worker in turn.
         fail(db, lease, JobError(code="spec_unreadable", category="internal", message=str(error), attempt=job.attempt))
         return None
-    return Claim(lease, job.owner_id, spec, taken.checkpoint, taken.spent_seconds)
+    return Claim(lease, job.owner_id, spec, taken.checkpoint, taken.spent_seconds, taken.kept)

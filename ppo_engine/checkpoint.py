@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ppo_engine.errors import CheckpointCorrupt, DiskFull
-from ppo_engine.rundir import RunDir
+from ppo_engine.rundir import PARTIAL_PREFIX, RunDir
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -77,7 +77,7 @@ def save(
         DiskFull: no space; nothing is left behind and older checkpoints are untouched.
     """
     final = run.checkpoint(step, attempt)
-    partial = run.checkpoints / f".partial-{final.name}-{os.getpid()}"
+    partial = run.checkpoints / f"{PARTIAL_PREFIX}{final.name}-{os.getpid()}"
     with _cleaned_up(partial):
         partial.mkdir(parents=True)
         model.save_pretrained(partial / MODEL)

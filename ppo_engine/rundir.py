@@ -16,6 +16,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+PARTIAL_PREFIX = ".partial-"
+"""Of a checkpoint that is being written, or was when its writer died."""
+
 _CHECKPOINT = re.compile(r"^step-(\d{8})-(\d+)$")
 
 

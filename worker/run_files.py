@@ -6,11 +6,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ppo_engine.config import TrainConfig
-from ppo_engine.rundir import RunDir
+from ppo_engine.rundir import PARTIAL_PREFIX, RunDir
 
 log = logging.getLogger(__name__)
 
@@ -18,11 +18,18 @@ _TRASH = ".trash-"
 _CORRUPT = ".corrupt-"
 
 
-def prepare(run_dir: RunDir, config: TrainConfig) -> None:
-    """Create the directory with `spec.json` in it, and finish deletions that a crash cut short; raises OSError."""
+def prepare(run_dir: RunDir, config: TrainConfig, *, kept: Collection[str]) -> None:
+    """Create the directory with `spec.json` in it, and clear away what a crash left; raises OSError.
+
+    Args:
+        kept: the checkpoint folders that the database knows. Others were never announced, or were to be deleted.
+    """
     run_dir.checkpoints.mkdir(parents=True, exist_ok=True)
-    for left in run_dir.checkpoints.glob(f"{_TRASH}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for prefix in (_TRASH, PARTIAL_PREFIX):
+        for left in run_dir.checkpoints.glob(f"{prefix}*"):
+            shutil.rmtree(left, ignore_errors=True)
+    found = (str(folder.relative_to(run_dir.root)) for folder in run_dir.saved_checkpoints())
+    delete_checkpoints(run_dir, [folder for folder in found if folder not in kept])
     text = json.dumps(config.model_dump(mode="json"), sort_keys=True, ensure_ascii=False, indent=1)
     _write_atomically(run_dir.spec, text.encode())
 

@@ -106,7 +106,7 @@ class Supervisor:
         return verdict(self._seen(exit_, engine_log, oom_killed=oom_kills() > killed_before))
 
     def _start_engine(self) -> tuple[EngineProcess, EngineLog]:
-        run_files.prepare(self._run_dir, self._claim.spec.train_config())
+        run_files.prepare(self._run_dir, self._claim.spec.train_config(), kept=self._claim.kept)
         engine_log = EngineLog(
             self._run_dir.log(self._claim.lease.attempt),
             max_bytes=self._settings.engine_log_bytes,

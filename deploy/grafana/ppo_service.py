@@ -18,7 +18,7 @@ JOBS = Row(
                 Query(expr='max(ppo_jobs{job="ppo-api", state="queued"})', legend="queued"),
                 Query(expr='max(ppo_jobs{job="ppo-api", state="running"})', legend="running"),
                 Query(expr='max(ppo_workers{job="ppo-api"})', legend="workers"),
-                Query(expr='max(ppo_worker_slots{job="ppo-api", use="free"})', legend="free slots"),
+                Query(expr='max(ppo_slots{job="ppo-api", use="free"})', legend="free slots"),
             ],
         ),
         Panel(
@@ -33,7 +33,7 @@ JOBS = Row(
             title="Slots",
             unit="none",
             read="Jobs that all workers alive can run at once, by use.",
-            queries=[Query(expr='max by (use) (ppo_worker_slots{job="ppo-api"})', legend="{{use}}")],
+            queries=[Query(expr='max by (use) (ppo_slots{job="ppo-api"})', legend="{{use}}")],
             stacked=True,
             lowest=0,
         ),

@@ -108,7 +108,7 @@ def test_workers_are_counted_and_listed_for_discovery(app: App):
     ]
     shown = series(app, "/metrics")
     assert shown["ppo_workers{}"] == 2
-    assert (shown["ppo_worker_slots{use=busy}"], shown["ppo_worker_slots{use=free}"]) == (2, 2)
+    assert (shown["ppo_slots{use=busy}"], shown["ppo_slots{use=free}"]) == (2, 2)
     lifecycle.forget_worker(app.context.db, "w1")
     assert app.get("/sd/workers").json() == []
 
