@@ -22,6 +22,7 @@ from ppo_engine.prompts import PromptSource, load_prompts
 from ppo_engine.rewards import build_scorer
 from ppo_engine.runtime import seed_everything
 from ppo_engine.trainer import Models, Trainer
+from ppo_engine.training_state import restore
 
 _FINGERPRINT_VALUES = 1024
 """Values of each tensor that enter a model's fingerprint: enough to tell two models apart, and fast at any size."""
@@ -74,7 +75,7 @@ def build_trainer(
         on_phase,
     )
     if restored is not None:
-        trainer.restore(restored.values, restored.tensors)
+        restore(trainer, restored.values, restored.tensors)
     return trainer, identity
 
 

@@ -19,6 +19,7 @@ from ppo_engine.rundir import RunDir, checkpoint_step
 from ppo_engine.stats import StepStats
 from ppo_engine.tensorboard import TensorBoardWriter
 from ppo_engine.trainer import Trainer
+from ppo_engine.training_state import capture
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Run:
             return None, 0.0
         self._enter(Phase.CHECKPOINT)
         start = perf_counter()
-        values, tensors = trainer.state()
+        values, tensors = capture(trainer)
         saved = checkpoint.save(
             self.options.out,
             step=self.step,

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ppo_engine.advantages import gae
@@ -29,7 +27,7 @@ from ppo_engine.optimise import Optimiser, UpdateRecord, UpdateRules
 from ppo_engine.prompts import PromptSource
 from ppo_engine.rewards import Scorer
 from ppo_engine.rollout import Responder, Rollout, end_token_ids
-from ppo_engine.runtime import peak_memory_bytes, random_states, restore_random_states
+from ppo_engine.runtime import peak_memory_bytes
 from ppo_engine.shaping import RunningMoments, per_token_rewards, process_scores
 from ppo_engine.stats import StepStats
 from ppo_engine.summary import (
@@ -233,50 +231,6 @@ class Trainer:
             )
             for i in range(min(self.config.logging.samples_per_step, len(rollout.prompts)))
         ]
-
-    def state(self) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-        """All that changes, except the policy's language model: JSON values, and tensors by file."""
-        values = {
-            "step": self.step,
-            "kl_coef": self.kl.value,
-            "moments": asdict(self.moments),
-            "prompts": self.prompts.state_dict(),
-        }
-        tensors = {
-            "value": {k: v.contiguous() for k, v in self.models.policy.value_head.state_dict().items()},
-            "optimizer": self._optimizer_tensors(),
-            "rng": {
-                **random_states(),
-                "sampling": self.sampling.get_state(),
-                "shuffling": self.shuffling.get_state(),
-            },
-        }
-        return values, tensors
-
-    def restore(self, values: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
-        """Put back what `state` returned; the language model's weights were loaded already."""
-        self.step = int(values["step"])
-        self.kl.value = float(values["kl_coef"])
-        self.moments = RunningMoments(**values["moments"])
-        self.prompts.load_state_dict(values["prompts"])
-        self.models.policy.value_head.load_state_dict(tensors["value"])
-        self._restore_optimizer(tensors["optimizer"])
-        rng = dict(tensors["rng"])
-        self.sampling.set_state(rng.pop("sampling"))
-        self.shuffling.set_state(rng.pop("shuffling"))
-        restore_random_states(rng)
-
-    def _optimizer_tensors(self) -> dict[str, Tensor]:
-        state = self.optimizer.state_dict()["state"]
-        return {f"{index}.{name}": tensor for index, entry in state.items() for name, tensor in entry.items()}
-
-    def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        entries: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            index, name = key.split(".", 1)
-            entries.setdefault(int(index), {})[name] = tensor
-        state = self.optimizer.state_dict()
-        self.optimizer.load_state_dict({"state": entries, "param_groups": state["param_groups"]})
 
 
 def advantages(batch: RolloutBatch, config: PPOConfig) -> Advantages:

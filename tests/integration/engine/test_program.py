@@ -23,6 +23,7 @@ from ppo_engine.events import CheckpointSaved, Event, Failed, Finished, Started,
 from ppo_engine.run import Run, RunOptions
 from ppo_engine.rundir import RunDir
 from ppo_engine.stats import HISTOGRAMS, SCALARS
+from ppo_engine.training_state import capture, restore
 from tests.support.tiny_models import tiny_classifier, tiny_llama
 
 pytestmark = pytest.mark.slow
@@ -134,7 +135,7 @@ def test_each_part_of_a_checkpoint_matters(models: Path, tmp_path: Path, left_ou
             _spoil(trainer, left_out, build_trainer(config, accelerator, roots=[models], on_phase=lambda _: None)[0])
         for _ in trainer.steps():
             if trainer.step == 2 and resume is None:
-                values, tensors = trainer.state()
+                values, tensors = capture(trainer)
                 checkpoint.save(
                     out,
                     step=2,
@@ -157,8 +158,8 @@ def test_each_part_of_a_checkpoint_matters(models: Path, tmp_path: Path, left_ou
 
 def _spoil(trainer: Any, part: str, fresh: Any) -> None:
     """Give one part of a resumed trainer the state that it has in a new one."""
-    values, tensors = trainer.state()
-    new_values, new_tensors = fresh.state()
+    values, tensors = capture(trainer)
+    new_values, new_tensors = capture(fresh)
     if part in values:
         values[part] = new_values[part]
     elif part == "optimizer":
@@ -168,7 +169,7 @@ def _spoil(trainer: Any, part: str, fresh: Any) -> None:
         tensors["value"] = new_tensors["value"]
     else:
         tensors["rng"][part] = new_tensors["rng"][part]
-    trainer.restore(values, tensors)
+    restore(trainer, values, tensors)
 
 
 @pytest.fixture

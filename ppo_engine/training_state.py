@@ -1,0 +1,60 @@
+"""All that changes in a trainer, as JSON values and tensors: enough to go on bit for bit on the CPU.
+
+The policy's language model is not in here: it is saved and loaded as a Hugging Face folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ppo_engine.runtime import random_states, restore_random_states
+from ppo_engine.shaping import RunningMoments
+from ppo_engine.trainer import Trainer
+
+
+def capture(trainer: Trainer) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """JSON values, and tensors by the stem of their file."""
+    values = {
+        "step": trainer.step,
+        "kl_coef": trainer.kl.value,
+        "moments": asdict(trainer.moments),
+        "prompts": trainer.prompts.state_dict(),
+    }
+    generators = {"sampling": trainer.sampling.get_state(), "shuffling": trainer.shuffling.get_state()}
+    tensors = {
+        "value": trainer.models.policy.value_head.state_dict(),
+        "optimizer": _optimizer_tensors(trainer.optimizer),
+        "rng": random_states() | generators,
+    }
+    return values, tensors
+
+
+def restore(trainer: Trainer, values: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
+    """Put back what `capture` returned; the language model's weights were loaded already."""
+    trainer.step = int(values["step"])
+    trainer.kl.value = float(values["kl_coef"])
+    trainer.moments = RunningMoments(**values["moments"])
+    trainer.prompts.load_state_dict(values["prompts"])
+    trainer.models.policy.value_head.load_state_dict(tensors["value"])
+    _restore_optimizer(trainer.optimizer, tensors["optimizer"])
+    rng = dict(tensors["rng"])
+    trainer.sampling.set_state(rng.pop("sampling"))
+    trainer.shuffling.set_state(rng.pop("shuffling"))
+    restore_random_states(rng)
+
+
+def _optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{name}": tensor for index, entry in state.items() for name, tensor in entry.items()}
+
+
+def _restore_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor]) -> None:
+    entries: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split(".", 1)
+        entries.setdefault(int(index), {})[name] = tensor
+    optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
