@@ -40,7 +40,9 @@ def main() -> int:
     fetch_model(HOME / "models" / "smollm2-135m")
     say("2/4", "the service: ppo up")
     with embedded_service() as url, PPOClient(url) as client:
-        job = client.submit(json.loads(SPEC.read_text()))
+        spec = json.loads(SPEC.read_text())
+        cancel_leftovers(client, spec["labels"])
+        job = client.submit(spec)
         say("3/4", f"training: {job.id}, {job.progress.steps_total} steps; it shall go on more positively")
         job = follow(client, job.id, console)
         say("4/4", "the result")
@@ -79,6 +81,14 @@ def embedded_service() -> Iterator[str]:
             yield places["url"]
         finally:
             service.terminate()
+            service.wait()
+
+
+def cancel_leftovers(client: PPOClient, labels: dict[str, str]) -> None:
+    """End jobs of a demo that was interrupted: the service would rightly finish them first."""
+    for job in client.list(states=[JobState.QUEUED, JobState.RUNNING], labels=labels):
+        client.cancel(job.id)
+        client.wait(job.id)
 
 
 def show(report: Report) -> None:

@@ -73,6 +73,7 @@ class PlainLines:
         match update:
             case Snapshot():
                 self._total = str(update.job.progress.steps_total)
+                self._show_queue(update.job)
             case Happened():
                 self._line(event_line(update.event))
             case Step():
@@ -85,6 +86,10 @@ class PlainLines:
 
     def close(self) -> None:
         """Nothing to tidy."""
+
+    def _show_queue(self, job: JobView) -> None:
+        if job.queue is not None and job.state is JobState.QUEUED:
+            self._line(state_text(job).plain)
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)

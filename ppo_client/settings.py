@@ -28,6 +28,6 @@ def model_roots() -> list[Path]:
     return [Path(part) for part in os.environ.get("PPO_MODEL_ROOTS", "").split(os.pathsep) if part]
 
 
-def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with `changes` on top, for a child of `ppo up`."""
-    return {**os.environ, **changes}
+def child_environment(defaults: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment for a child of `ppo up`: above `defaults`, below `settings`."""
+    return {**defaults, **os.environ, **settings}

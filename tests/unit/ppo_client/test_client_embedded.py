@@ -63,6 +63,14 @@ def test_the_service_is_told_everything_by_environment(tmp_path, monkeypatch):
     assert told["PATH"] == os.environ["PATH"]
 
 
+def test_waiting_threads_do_not_spin_unless_the_user_wants_it(tmp_path, monkeypatch):
+    where = Home(tmp_path), Addresses("127.0.0.1", 1, 2), []
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert environment(*where)["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert environment(*where)["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
 def test_restarts_are_slower_each_time_and_end():
     budget = RestartBudget(limit=5, window_seconds=60)
     assert [budget.next_pause(now) for now in range(6)] == [0.5, 1.0, 2.0, 4.0, 8.0, None]
