@@ -17,6 +17,10 @@ from ppo_engine.logprobs import Distribution, full_kl
 from ppo_engine.models import LanguageModel, Policy, response_positions
 
 
+ROWS_PER_MICROBATCH_ROW = 4
+"""A pass without gradients keeps no activations: so many more rows cost no more memory than a microbatch with them."""
+
+
 class Evaluation(NamedTuple):
     """All [B, T], 0 where not trained on; `ref_logprobs` is None without a reference."""
 
@@ -39,7 +43,7 @@ def evaluate(
     """Log-probabilities under policy and reference, values, and KL per token."""
     shape, device = sequences.response_mask.shape, sequences.response_mask.device
     logprobs, values, ref_logprobs, kl = (torch.zeros(shape, device=device) for _ in range(4))
-    for rows in torch.arange(len(sequences), device=device).split(microbatch_size):
+    for rows in torch.arange(len(sequences), device=device).split(ROWS_PER_MICROBATCH_ROW * microbatch_size):
         part = sequences.rows(rows)
         columns = slice(0, part.response_mask.shape[1])
         outputs = policy(part, distribution)
