@@ -16,7 +16,6 @@ from ppo_engine.kl import per_token_kl
 from ppo_engine.logprobs import Distribution, full_kl
 from ppo_engine.models import LanguageModel, Policy, response_positions
 
-
 ROWS_PER_MICROBATCH_ROW = 4
 """A pass without gradients keeps no activations: so many more rows cost no more memory than a microbatch with them."""
 
