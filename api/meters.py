@@ -101,9 +101,7 @@ def _gauges(counts: dict[JobState, int], workers: list[WorkerRow]) -> Iterator[M
         jobs.add_metric([state.value], counts.get(state, 0))
     yield jobs
     yield GaugeMetricFamily("ppo_workers", "Workers alive.", value=len(workers))
-    slots = GaugeMetricFamily(
-        "ppo_slots", "Jobs that the workers alive can run at once, by use.", labels=["use"]
-    )
+    slots = GaugeMetricFamily("ppo_slots", "Jobs that the workers alive can run at once, by use.", labels=["use"])
     busy = sum(worker.busy for worker in workers)
     slots.add_metric(["busy"], busy)
     slots.add_metric(["free"], sum(worker.slots for worker in workers) - busy)

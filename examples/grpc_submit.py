@@ -29,7 +29,7 @@ def main() -> None:
         service = JobServiceStub(channel)
         try:
             job = service.CreateJob(pb.CreateJobRequest(spec=spec, request_id=str(uuid.uuid4()))).job
-            print(f"submitted {job.id}")
+            print(f"submitted {job.id}", flush=True)
             follow(service, job.id)
         except grpc.RpcError as error:
             raise SystemExit(f"{error.code().name}: {error.details()}") from None
@@ -39,7 +39,7 @@ def follow(service: JobServiceStub, job_id: str) -> None:
     """Print steps until the job has ended."""
     for update in service.WatchJob(pb.WatchJobRequest(job_id=job_id)):
         if update.HasField("step"):
-            print(f"step {update.step.step}: reward {update.step.metrics['env/reward_mean']:.3f}")
+            print(f"step {update.step.step}: reward {update.step.metrics['env/reward_mean']:.3f}", flush=True)
         if update.terminal:
             print(pb.JobState.Name(update.job.state).removeprefix("JOB_STATE_").lower())
 

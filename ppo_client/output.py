@@ -22,7 +22,7 @@ _SPARK_WIDTH = 24
 
 def print_json(value: Any) -> None:
     """One JSON document on one line."""
-    print(json.dumps(_plain(value), ensure_ascii=False))
+    print(json.dumps(_plain(value), ensure_ascii=False), flush=True)  # whoever reads a pipe waits for it
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from jobs.db import Database
 from tests.support.databases import copied_postgres, copy_sqlite, postgres_template, sqlite_template
 from tests.support.servers import Postgres, Redis
+
+# Developers' machines often set it; users' do not, and there a line that is not flushed never comes.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
