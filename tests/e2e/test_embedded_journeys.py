@@ -50,13 +50,14 @@ class Result:
     weights: str
 
 
-SURVIVOR = austen("survivor", 12)
+SURVIVOR_STEPS = 8
+SURVIVOR = austen("survivor", SURVIVOR_STEPS)
 
 
 def result_of(client: PPOClient, job: JobView, folder: Path) -> Result:
     assert job.state is JobState.SUCCEEDED, job.error
     metrics = client.metrics(job.id)
-    assert metrics.steps == list(range(1, 13))
+    assert metrics.steps == list(range(1, SURVIVOR_STEPS + 1))
     client.download(job.id, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     return Result(lasting(metrics), manifest["files"]["model/model.safetensors"]["sha256"])
@@ -127,7 +128,7 @@ def test_a_failed_job_says_why(service, client):
     assert job.state is JobState.FAILED
     assert job.error.suggestion
     assert job.attempt == 1
-    assert "model_unavailable" in service.ppo("logs", job.id).stdout
+    assert "model_type" in service.ppo("logs", job.id).stdout
     with pytest.raises(Conflict, match="failed"):
         client.cancel(job.id)
 

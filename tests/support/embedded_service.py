@@ -23,6 +23,8 @@ PACE = {
     "PPO_REAP_SECONDS": "0.5",
     "PPO_ENGINE_THREADS": "1",
     "OMP_NUM_THREADS": "1",
+    # As at a user's: output to a pipe is buffered unless it is flushed.
+    "PYTHONUNBUFFERED": "",
 }
 
 
