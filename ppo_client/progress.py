@@ -8,7 +8,6 @@ from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -44,8 +43,8 @@ class Display(Protocol):
 
 
 def display_for(console: Console) -> Display:
-    """A board where the console is a terminal, else plain lines."""
-    return Board(console) if console.is_terminal else PlainLines(console)
+    """A board where the console is a terminal that can be redrawn, else plain lines."""
+    return Board(console) if console.is_terminal and not console.is_dumb_terminal else PlainLines(console)
 
 
 def state_text(job: JobView) -> Text:
@@ -184,4 +183,4 @@ def _curve_row(curve: Curve, values: list[float], width: int) -> tuple[Renderabl
     arrow = Text({1: "↑", -1: "↓", 0: "·"}[direction], style=style)
     line = Text(sparkline(values, width), style="cyan")
     value = Text(number(values[-1]), justify="right")
-    return curve.name, value, arrow, line, Text(escape(curve.unit), style="dim")
+    return curve.name, value, arrow, line, Text(curve.unit, style="dim")
