@@ -32,7 +32,7 @@ td { padding: .6rem; border-top: 1px solid #e5e7eb; vertical-align: top; overflo
      white-space: pre-wrap; }
 th:first-child, td:first-child { width: 22%; } .none { color: #9ca3af; }
 .answer { display: flex; align-items: baseline; gap: .75rem; }
-.score { color: #6b7280; font: 13px ui-monospace, monospace; }
+.score { color: #6b7280; flex: none; font: 13px ui-monospace, monospace; }
 .up { color: #047857; font-weight: 700; } .down { color: #b91c1c; font-weight: 700; }
 .error { margin-top: 1.5rem; padding: .8rem 1rem; border-left: 4px solid #dc2626; background: #fef2f2; }
 p.note { color: #6b7280; font-size: .85rem; }
