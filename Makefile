@@ -7,6 +7,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 # One thread per process: test processes that spin on the same cores lose far more than they gain.
 TEST_ENV := OMP_NUM_THREADS=1
+# A file's tests stay together: they share servers that take seconds to start.
+PYTEST := -n 2 --dist loadfile -q
 # Caches stay in the checkout, not in the user's home.
 export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
 
@@ -32,10 +34,10 @@ demo: setup ## Train a real 135M model for a few minutes and show what it learne
 	@$(BIN)/python examples/demo.py
 
 test: setup static ## Run all tests, real Postgres and Redis included
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST)
 
 check: setup static ## Format, lint, types, import rules and the fast tests: about a minute
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -q -m "not slow"
+	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST) -m "not slow"
 
 static: setup
 	$(BIN)/ruff format --check .

@@ -18,15 +18,16 @@ from jobs.views import JobView, MetricsView
 from ppo_client.client import PPOClient
 from ppo_client.errors import Conflict, InvalidRequest
 from ppo_client.updates import Step
-from tests.support.embedded_service import ROOT, RunningService, embedded_service, run
+from tests.support.embedded_service import ROOT, RunningService, embedded_service, run, wait_for
+
 
 pytestmark = pytest.mark.slow
 
 
-def austen(name: str, steps: int, **changes: Any) -> dict[str, Any]:
+def austen(name: str, steps: int, batch_size: int = 8, **changes: Any) -> dict[str, Any]:
     """The example spec, shortened."""
     spec = json.loads((ROOT / "examples" / "specs" / "austen-positive.json").read_text())
-    spec["ppo"] = {"steps": steps, "batch_size": 8, "minibatch_size": 4, "ppo_epochs": 2}
+    spec["ppo"] = {"steps": steps, "batch_size": batch_size, "minibatch_size": 4, "ppo_epochs": 2}
     return {**spec, "name": name, "checkpoint": {"every_steps": 2, "keep_last": 2}, **changes}
 
 
@@ -51,7 +52,7 @@ class Result:
 
 
 SURVIVOR_STEPS = 8
-SURVIVOR = austen("survivor", SURVIVOR_STEPS)
+SURVIVOR = austen("survivor", SURVIVOR_STEPS, batch_size=16)
 
 
 def result_of(client: PPOClient, job: JobView, folder: Path) -> Result:
@@ -95,16 +96,6 @@ def test_from_submit_to_report_with_the_command(service, tmp_path):
     assert "4 of 4 steps" in service.ppo("show", job["id"]).stdout
 
 
-def test_the_grpc_example_runs(service, tmp_path):
-    (tmp_path / "spec.json").write_text(json.dumps(austen("over-grpc", 2)))
-    told = run(str(ROOT / "examples" / "grpc_submit.py"), str(tmp_path / "spec.json"), "--address", service.grpc)
-    assert told.returncode == 0, told.stderr
-    lines = told.stdout.splitlines()
-    assert lines[0].startswith("submitted job_")
-    assert [line.split(":")[0] for line in lines[1:3]] == ["step 1", "step 2"]
-    assert lines[-1] == "succeeded"
-
-
 def test_an_invalid_spec_is_refused_with_every_reason(service, client, tmp_path):
     spec = austen("wrong", 4, model={"policy": {"path": "no-such-model"}}, kl={"penaltie": "kl"})
     with pytest.raises(InvalidRequest) as caught:
@@ -116,18 +107,21 @@ def test_an_invalid_spec_is_refused_with_every_reason(service, client, tmp_path)
     assert "Traceback" not in refused.stderr
 
 
-def test_a_failed_job_says_why(service, client):
+def test_a_failed_job_says_why(service, client, tmp_path):
     broken = service.home / "models" / "broken"
     broken.mkdir(parents=True)
     (broken / "config.json").write_text("{}")
-    job = client.submit(austen("broken", 4, model={"policy": {"path": "broken"}}))
+    (tmp_path / "spec.json").write_text(json.dumps(austen("broken", 4, model={"policy": {"path": "broken"}})))
+    example = str(ROOT / "examples" / "submit_and_watch.py")
+    told = run(example, "spec.json", "--url", service.url, cwd=tmp_path)
+    assert told.returncode == 1
+    assert "model_type" in told.stderr
+    (job,) = client.list(states=[JobState.FAILED])
+    assert (job.name, job.error.code, job.error.category, job.attempt) == ("broken", "model_unavailable", "user", 1)
+    assert job.error.suggestion
     watched = service.ppo("watch", job.id)
     assert watched.returncode == 1
     assert "model_unavailable (user)" in watched.stdout
-    job = client.get(job.id)
-    assert job.state is JobState.FAILED
-    assert job.error.suggestion
-    assert job.attempt == 1
     assert "model_type" in service.ppo("logs", job.id).stdout
     with pytest.raises(Conflict, match="failed"):
         client.cancel(job.id)
@@ -135,7 +129,7 @@ def test_a_failed_job_says_why(service, client):
 
 def test_a_running_job_is_cancelled_within_its_step(service, client):
     job = client.submit(austen("endless", 100_000))
-    wait_for_step(client, job.id, 1)
+    assert any(isinstance(update, Step) for update in client.watch(job.id))
     assert service.ppo("cancel", job.id).returncode == 0
     assert client.wait(job.id, timeout_seconds=60).state is JobState.CANCELLED
     assert service.ppo("watch", job.id).returncode == 1
@@ -143,14 +137,16 @@ def test_a_running_job_is_cancelled_within_its_step(service, client):
 
 @pytest.fixture(scope="module")
 def undisturbed(service, client, tmp_path_factory) -> Result:
-    """The job that nothing happens to, run by the example script."""
+    """The job that nothing happens to, run by the gRPC example."""
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "spec.json").write_text(json.dumps(SURVIVOR))
-    told = run(str(ROOT / "examples" / "submit_and_watch.py"), "spec.json", "--url", service.url, cwd=folder)
+    example = str(ROOT / "examples" / "grpc_submit.py")
+    told = run(example, "spec.json", "--address", service.grpc, cwd=folder)
     assert told.returncode == 0, told.stderr
-    (job,) = (job for job in client.list() if job.name == "survivor")
-    assert (folder / f"{job.id}-model" / "model" / "model.safetensors").exists()
-    return result_of(client, job, folder / "again")
+    submitted, *steps, end = told.stdout.splitlines()
+    assert [line.split(":")[0] for line in steps] == [f"step {step}" for step in range(1, SURVIVOR_STEPS + 1)]
+    assert end == "succeeded"
+    return result_of(client, client.get(submitted.removeprefix("submitted ")), folder / "result")
 
 
 @pytest.mark.parametrize(("victim", "attempts"), [("api", 1), ("engine", 2), ("worker", 2)])
@@ -158,12 +154,9 @@ def test_a_job_outlives_the_kill_of_any_process_and_ends_the_same(
     service, client, undisturbed, tmp_path, victim, attempts
 ):
     job = client.submit(SURVIVOR)
-    wait_for_step(client, job.id, 3)
-    os.kill(service.engine_pid() if victim == "engine" else service.pid(victim), signal.SIGKILL)
+    pid = wait_for(lambda: service.victim_pid(victim))
+    service.wait_for_checkpoint(job.id)
+    os.kill(pid, signal.SIGKILL)
     job = client.wait(job.id, timeout_seconds=120)
     assert job.attempt == attempts
     assert result_of(client, job, tmp_path / "result") == undisturbed
-
-
-def wait_for_step(client: PPOClient, job_id: str, number: int) -> None:
-    assert any(isinstance(update, Step) and update.step >= number for update in client.watch(job_id))

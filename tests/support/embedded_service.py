@@ -6,19 +6,24 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from ppo_engine.rundir import RunDir
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "examples" / "models"
 
 # Short, so that a lost worker is noticed within a test. One thread, so that test processes do not spin on each other.
 PACE = {
-    "PPO_LEASE_SECONDS": "5",
-    "PPO_FENCE_SECONDS": "4",
+    "PPO_LEASE_SECONDS": "4",
+    "PPO_FENCE_SECONDS": "3",
     "PPO_HEARTBEAT_SECONDS": "0.5",
     "PPO_REAP_SECONDS": "0.5",
     "PPO_ENGINE_THREADS": "1",
@@ -41,15 +46,30 @@ class RunningService:
         """Process id of `api` or `worker` now."""
         return int(json.loads((self.home / "service.json").read_text())["pids"][module])
 
-    def engine_pid(self) -> int:
-        """Process id of the engine that trains now."""
-        return next(
-            pid for pid, parent, command in processes() if parent == self.pid("worker") and "ppo_engine" in command
-        )
+    def victim_pid(self, victim: str) -> int | None:
+        """Process id of `api`, `worker`, or the `engine` that trains now."""
+        if victim != "engine":
+            return self.pid(victim)
+        worker = self.pid("worker")
+        engines = (pid for pid, parent, command in processes() if parent == worker and "ppo_engine" in command)
+        return next(engines, None)
+
+    def wait_for_checkpoint(self, job_id: str) -> None:
+        """Return as soon as the job has one: seen on the disk, because an API tells it a second or two later."""
+        wait_for(lambda: RunDir(self.home / "runs" / job_id).saved_checkpoints())
 
     def ppo(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run the `ppo` command against this service."""
         return run("-m", "ppo_client", *words, env={"PPO_URL": self.url}, **options)
+
+
+def wait_for(condition: Callable[[], T | None], timeout_seconds: float = 90.0) -> T:
+    """The first true value of `condition`."""
+    deadline = time.monotonic() + timeout_seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return value
 
 
 def run(*words: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
