@@ -20,7 +20,6 @@ from ppo_client.errors import Conflict, InvalidRequest
 from ppo_client.updates import Step
 from tests.support.embedded_service import ROOT, RunningService, embedded_service, run, wait_for
 
-
 pytestmark = pytest.mark.slow
 
 
