@@ -1,6 +1,7 @@
 """Write the parts of the documents that are made from code: `python docs/generate.py`.
 
 docs/metrics.md                        from ppo_engine.stats.METRICS
+docs/from-trl.md                       from ppo_engine.trl and ppo_engine.stats.METRICS
 the settings table of operations.md    from api, worker and jobs settings
 """
 
@@ -21,6 +22,7 @@ from pydantic_settings import BaseSettings
 from api.settings import ApiSettings
 from jobs.settings import DomainSettings
 from ppo_engine.stats import COMPONENT, METRICS, Better, Kind, Metric, prometheus_name
+from ppo_engine.trl import FIELDS, METRIC_NOTES
 from worker.settings import WorkerSettings
 
 DOCS = Path(__file__).parent
@@ -72,6 +74,46 @@ def histogram_row(metric: Metric) -> str:
     return f"| `{metric.key}` | {metric.unit} | {metric.help} |"
 
 
+TRL_HEAD = """\
+# Coming from TRL
+
+Made from `ppo_engine/trl.py` and `ppo_engine/stats.py` by `python docs/generate.py`; change it there.
+
+The names and formulas here are those of the classic `PPOTrainer` (`step()`, last in TRL 0.11.4). A recorded run of it
+gives the same numbers: `python -m ppo_engine replay CASE.json`.
+
+## Options
+
+The 49 fields of `PPOConfig`, and the path in a job spec that each became.
+
+| TRL | here | |
+|---|---|---|
+"""
+
+TRL_METRICS_HEAD = """
+
+## Metrics
+
+Every key has the name it had. Where the meaning was mended:
+
+| key | |
+|---|---|
+"""
+
+
+def trl_page() -> str:
+    """The text of docs/from-trl.md."""
+    fields = [f"| `{field.name}` | {_paths(field.ours)} | {field.note} |" for field in FIELDS]
+    kept = {metric.key for metric in METRICS if not metric.ours}
+    notes = [f"| `{key}` | {note} |" for key, note in METRIC_NOTES.items()]
+    unchanged = ", ".join(f"`{key}`" for key in sorted(kept - METRIC_NOTES.keys()))
+    return TRL_HEAD + "\n".join(fields) + TRL_METRICS_HEAD + "\n".join(notes) + f"\n\nAs they were: {unchanged}.\n"
+
+
+def _paths(ours: str | None) -> str:
+    return ", ".join(f"`{path}`" for path in ours.split(", ")) if ours else "none"
+
+
 SETTINGS = {"every process": DomainSettings, "api": ApiSettings, "worker and relay": WorkerSettings}
 SETTINGS_COLUMNS = "| variable | read by | default | meaning |\n|---|---|---|---|"
 _SETTINGS_BLOCK = re.compile(r"(<!-- settings: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -118,7 +160,7 @@ def attribute_docstrings(cls: type) -> dict[str, str]:
 
 def documents() -> dict[str, str]:
     """File name and text of everything that is generated."""
-    return {"metrics.md": metrics_page(), "operations.md": operations_page()}
+    return {"metrics.md": metrics_page(), "from-trl.md": trl_page(), "operations.md": operations_page()}
 
 
 def main() -> None:

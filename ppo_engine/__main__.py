@@ -1,4 +1,4 @@
-"""`python -m ppo_engine run SPEC --out DIR [--resume [CHECKPOINT]]`: one run as a process.
+"""`run SPEC --out DIR [--resume [CHECKPOINT]]`: one run as a process. `replay CASE`: recorded steps again.
 
 Standard output carries events, one JSON object a line; everything else goes to standard error. SIGTERM or SIGINT:
 finish the step, checkpoint, exit 0. A closed standard input pipe means that the supervisor is gone: leave within
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import json
 import logging
 import os
 import signal
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         pipe.flush()
 
     try:
-        return _run(arguments, emit)
+        return _replay(arguments.case, pipe) if arguments.command == "replay" else _run(arguments, emit)
     except EngineError as error:
         log.error("%s: %s", error.code, error.message)
         emit(_failed(error))
@@ -85,6 +86,15 @@ def _run(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
         log.exception("run failed")
         emit(_failed(EngineError(f"{type(error).__name__}: {error}"), run))
         return 1
+    return 0
+
+
+def _replay(case: Path, pipe: TextIO) -> int:
+    from ppo_engine.replay import replay  # noqa: PLC0415 - as above
+
+    for step in replay(case):
+        pipe.write(json.dumps(step) + "\n")
+        pipe.flush()
     return 0
 
 
@@ -161,6 +171,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--attempt", type=int, default=1, metavar="N", help="number that marks this attempt's files")
     run.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     run.add_argument("--keep-checkpoints", action="store_true", help="never remove an old checkpoint")
+    replay = commands.add_parser("replay", help="feed recorded steps through the optimiser; one JSON line per step")
+    replay.add_argument(
+        "case", type=Path, metavar="CASE.json", help="recorded case (ppo_engine/replay.py has its form)"
+    )
     return parser
 
 

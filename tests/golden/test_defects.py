@@ -131,8 +131,7 @@ def test_batch_sizes_need_not_divide() -> None:
 
 @pytest.mark.parametrize("base", ["gpt2", "llama"])
 def test_left_padding_does_not_change_logprobs_or_values(base: str) -> None:
-    language, _ = load(base, "policy")
-    policy = Policy(language, ValueHeadInit.NORMAL)
+    policy = Policy(load(base), ValueHeadInit.NORMAL)
     trainer = make_trainer(case("default", base))
     prompts, responses = [[5, 6], [7, 8, 9, 10, 11, 12, 13]], [[14, 15, 16], [17, 18]]
     together = policy(make_sequences(prompts, responses, pad_id=PAD_ID), trainer.distribution)
