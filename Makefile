@@ -26,7 +26,8 @@ $(STAMP):
 	  exit 1; }
 	@echo "installing into .venv (a minute or two the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
+	@# --no-compile: Python compiles what it imports; compiling all of torch and transformers takes most of a minute.
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
 	@rm -f .venv/.installed-*
 	@touch $@
 
