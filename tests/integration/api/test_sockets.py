@@ -186,7 +186,7 @@ def test_a_checkpoint_deleted_while_it_is_sent_still_arrives_whole(here: Served,
 def test_a_download_that_is_given_up_holds_no_file(here: Served, archive: str):
     with httpx.stream("GET", archive, timeout=30) as response:
         next(response.iter_bytes())
-        assert _open_files(here) > 0
+        wait_until(lambda: _open_files(here) > 0, 10, lambda: "no file was ever open")
     wait_until(lambda: _open_files(here) == 0, 10, lambda: f"{_open_files(here)} files are still open")
 
 

@@ -63,12 +63,12 @@ def test_the_service_is_told_everything_by_environment(tmp_path, monkeypatch):
     assert told["PATH"] == os.environ["PATH"]
 
 
-def test_waiting_threads_do_not_spin_unless_the_user_wants_it(tmp_path, monkeypatch):
+def test_waiting_threads_spin_briefly_unless_the_user_wants_otherwise(tmp_path, monkeypatch):
     where = Home(tmp_path), Addresses("127.0.0.1", 1, 2), []
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert environment(*where)["OMP_WAIT_POLICY"] == "PASSIVE"
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    assert environment(*where)["OMP_WAIT_POLICY"] == "ACTIVE"
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    assert environment(*where)["GOMP_SPINCOUNT"] == "20000"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert environment(*where)["GOMP_SPINCOUNT"] == "7"
 
 
 def test_restarts_are_slower_each_time_and_end():
