@@ -81,7 +81,9 @@ def run(*words: str, env: Mapping[str, str] | None = None, **options: Any) -> su
 
 def processes() -> list[tuple[int, int, str]]:
     """Process id, parent and command of every process that runs; zombies do not."""
-    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True)
+    table = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
+    )
     rows = [line.split(maxsplit=3) for line in table.stdout.splitlines()]
     return [(int(row[0]), int(row[1]), row[3]) for row in rows if not row[2].startswith("Z")]
 
