@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 
 from jobs.errors import JobsError
 from jobs.service import LiveJob
-from ppo_engine.stats import COMPONENT, SCALARS, component_key, component_name, is_component_key, prometheus_name
+from ppo_engine.stats import FAMILIES, SCALARS
+from ppo_engine.stats import Family as KeyFamily
 
 log = structlog.get_logger()
 
@@ -64,7 +65,7 @@ def families(jobs: Sequence[LiveJob]) -> Iterator[Family]:
             if metric.key in job.scalars:
                 family.add_metric([job.job_id], job.scalars[metric.key])
         yield family
-    yield _components(jobs)
+    yield from (_components(family, jobs) for family in FAMILIES)
 
 
 def _facts(jobs: Sequence[LiveJob]) -> Iterator[Family]:
@@ -80,13 +81,14 @@ def _facts(jobs: Sequence[LiveJob]) -> Iterator[Family]:
     yield from (info, step, updated)
 
 
-def _components(jobs: Sequence[LiveJob]) -> Family:
-    name = prometheus_name(component_key("any"))
-    family = GaugeMetricFamily(name, _help(COMPONENT.help, COMPONENT.unit), labels=["job_id", "component"])
+def _components(keys: KeyFamily, jobs: Sequence[LiveJob]) -> Family:
+    text = _help(keys.metric.help, keys.metric.unit)
+    family = GaugeMetricFamily(keys.prometheus_name, text, labels=["job_id", "component"])
     for job in jobs:
         for key, value in job.scalars.items():
-            if is_component_key(key):
-                family.add_metric([job.job_id, component_name(key)], value)
+            component = keys.component(key)
+            if component is not None:
+                family.add_metric([job.job_id, component], value)
     return family
 
 

@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings
 
 from api.settings import ApiSettings
 from jobs.settings import DomainSettings
-from ppo_engine.stats import COMPONENT, METRICS, Better, Kind, Metric, prometheus_name
+from ppo_engine.stats import FAMILIES, METRICS, Better, Kind, Metric
 from ppo_engine.trl import FIELDS, METRIC_NOTES
 from worker.settings import WorkerSettings
 
@@ -48,12 +48,12 @@ def metrics_page() -> str:
     """The text of docs/metrics.md."""
     scalars = [scalar_row(metric) for metric in METRICS if metric.kind is Kind.SCALAR]
     histograms = [histogram_row(metric) for metric in METRICS if metric.kind is Kind.HISTOGRAM]
-    component = scalar_row(COMPONENT, prometheus_name("env/reward/x_mean") + '{component="…"}')
+    components = [scalar_row(family.metric, family.prometheus_name + '{component="…"}') for family in FAMILIES]
     tables = [
         "## Scalars\n",
         SCALAR_COLUMNS,
         *scalars,
-        component,
+        *components,
         "\n## Distributions (TensorBoard only)\n",
         HISTOGRAM_COLUMNS,
         *histograms,

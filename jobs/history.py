@@ -16,7 +16,7 @@ from jobs.problems import nearest
 from jobs.tables import Job, JobCheckpoint, JobEvent, JobMetrics, JobSample
 from jobs.views import CheckpointView, JobEventView, LogsView, MetricsView, SampleView
 from ppo_engine.rundir import RunDir
-from ppo_engine.stats import SCALARS, is_component_key
+from ppo_engine.stats import SCALARS, scalar_metric
 
 _LOG_BYTES_PER_LINE = 512
 _MAX_LOG_BYTES = 8 * 1024 * 1024
@@ -99,7 +99,7 @@ def _check_keys(keys: Sequence[str]) -> None:
     problems = [
         Problem(pointer="/keys", code="unknown_metric", detail="no such metric", given=key[:128], suggestion=close)
         for key in keys
-        if key not in SCALARS and not is_component_key(key)
+        if scalar_metric(key) is None
         for close in [nearest(key[:128], SCALARS)]
     ]
     if problems:

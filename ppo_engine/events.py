@@ -19,6 +19,7 @@ class Phase(StrEnum):
     LOADING = "loading"
     ROLLOUT = "rollout"
     OPTIMISE = "optimise"
+    EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
 
 
@@ -49,6 +50,17 @@ class PhaseEntered(_Event):
     step: int
 
 
+class TokenValues(_Event):
+    """What is known of every token of one response, each in its order; a token not trained on is null."""
+
+    tokens: list[str]
+    logprobs: list[float | None]
+    ref_logprobs: list[float | None] | None = None
+    kl: list[float | None] | None = None
+    values: list[float | None]
+    advantages: list[float | None]
+
+
 class Sample(_Event):
     """One response of a step, with its score."""
 
@@ -59,11 +71,18 @@ class Sample(_Event):
     kl: float | None = None
     response_tokens: int
     finished: bool
-    """Ended with an end-of-text token, not by length."""
+    """Ended with an end-of-text token or a stop text, not by length."""
+    evaluation: bool = False
+    """Answers a prompt of the evaluation set, after the step."""
+    token_values: TokenValues | None = None
+    """Only in the run directory's samples.jsonl."""
 
 
 class StepDone(_Event):
-    """A step ended: its scalar statistics by key of `ppo_engine.stats`, and some samples."""
+    """A step ended: its scalar statistics by key of `ppo_engine.stats`, and some samples.
+
+    Step 0 is the evaluation before training, and has its scalars only.
+    """
 
     event: Literal["step"] = "step"
     step: int
@@ -81,6 +100,31 @@ class CheckpointSaved(_Event):
     size_bytes: int
     sha256: str
     """Digest of the manifest, which holds the digests of all files."""
+    score: float | None = None
+    """Value of the metric that ranks checkpoints, with the sign that makes larger better; None: not ranked."""
+
+
+class GuardTripped(_Event):
+    """A guard's condition held for its number of steps."""
+
+    event: Literal["guard"] = "guard"
+    step: int
+    rule: str
+    """The condition in words, for example `objective/kl above 25 for 3 steps`."""
+    action: str
+    metric: str | None = None
+    value: float | None = None
+    message: str = ""
+
+
+class RolledBack(_Event):
+    """The run went back to the checkpoint of `to_step` (0: the beginning): what it reported after that is void."""
+
+    event: Literal["rolled_back"] = "rolled_back"
+    step: int
+    to_step: int
+    learning_rate_factor: float
+    """Of all rollbacks together."""
 
 
 class Outcome(StrEnum):
@@ -89,6 +133,8 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     STOPPED = "stopped"
     """Asked to stop: the last step is checkpointed."""
+    PAUSED = "paused"
+    """A guard asked for a person: the last step is checkpointed."""
 
 
 class Finished(_Event):
@@ -97,6 +143,8 @@ class Finished(_Event):
     event: Literal["finished"] = "finished"
     outcome: Outcome
     step: int
+    reason: str | None = None
+    """Why a completed or paused run ended before its last step: `early_stop` or `guard`."""
 
 
 class Failed(_Event):
@@ -112,7 +160,10 @@ class Failed(_Event):
     step: int
 
 
-Event = Annotated[Started | PhaseEntered | StepDone | CheckpointSaved | Finished | Failed, Field(discriminator="event")]
+Event = Annotated[
+    Started | PhaseEntered | StepDone | CheckpointSaved | GuardTripped | RolledBack | Finished | Failed,
+    Field(discriminator="event"),
+]
 
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
 

@@ -48,11 +48,12 @@ class Metric:
 def prometheus_name(key: str) -> str:
     """Name of a key on `/metrics/jobs`.
 
-    `_total` belongs to counters and ours are gauges, so `ppo/loss/total` is `ppo_loss_total_value`. The per-component
+    `_total` belongs to counters and ours are gauges, so `ppo/loss/total` is `ppo_loss_total_value`. A per-component
     family is one metric with the component's name as a label.
     """
-    if is_component_key(key):
-        return "ppo_env_reward_component_mean"
+    family = family_of(key)
+    if family is not None:
+        return family.prometheus_name
     name = "ppo_" + re.sub(r"[^a-zA-Z0-9]", "_", key.removeprefix("ppo/"))
     return f"{name}_value" if name.endswith("_total") else name
 
@@ -83,7 +84,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("ppo/learning_rate", "1", "Learning rate used in this step."),
     Metric("ppo/loss/policy", "1", f"Clipped policy loss; {_UPDATES}."),
     Metric("ppo/loss/value", "score^2", f"Clipped value loss without vf_coef; {_UPDATES}.", better=DOWN),
-    Metric("ppo/loss/total", "1", f"Policy loss + vf_coef * value loss - entropy_coef * entropy; {_UPDATES}."),
+    Metric("ppo/loss/total", "1", f"Policy loss + vf_coef * value loss + the entropy, KL and ptx terms; {_UPDATES}."),
     Metric("ppo/policy/entropy", "nats/token", f"Entropy over the whole vocabulary; {_UPDATES}."),
     Metric(
         "ppo/policy/approxkl", "nats/token", f"Half the squared logprob change (k2) from the old policy; {_UPDATES}."
@@ -123,9 +124,16 @@ METRICS: tuple[Metric, ...] = (
         "objective/rlhf_reward", "score", "Mean score minus kl_coef * KL of the whole response.", better=UP, ours=True
     ),
     Metric("ppo/grad_norm", "1", "Mean gradient norm before clipping.", ours=True),
+    Metric("ppo/value_learning_rate", "1", "Learning rate of the critic used in this step.", ours=True),
     Metric("ppo/skipped_updates", "updates", "Minibatch updates skipped by the ratio guard.", better=DOWN, ours=True),
     Metric("ppo/epochs_run", "epochs", "PPO epochs before target_kl stopped them.", ours=True),
     Metric("ppo/loss/entropy", "1", f"Entropy term of the loss: -entropy_coef * entropy; {_UPDATES}.", ours=True),
+    Metric("ppo/loss/kl", "1", f"KL term of the loss, with its coefficient; {_UPDATES}.", ours=True),
+    Metric("ppo/loss/ptx", "nats/token", f"Language-model loss on the ptx texts; {_UPDATES}.", better=DOWN, ours=True),
+    Metric("objective/ptx_perplexity", "1", "exp of ppo/loss/ptx.", better=DOWN, ours=True),
+    Metric(
+        "env/reward_errors", "fraction", "Share of responses that a component could not score.", better=DOWN, ours=True
+    ),
     Metric("ppo/policy/ratio_max", "1", "Largest probability ratio of the step.", better=DOWN, ours=True),
     Metric(
         "ppo/val/explained_variance", "1", "1 - Var(return - value) / Var(return), at rollout.", better=UP, ours=True
@@ -133,6 +141,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("tokens/eos_fraction", "fraction", "Share of responses that ended by themselves.", ours=True),
     Metric("tokens/truncated_fraction", "fraction", "Share of responses cut by max_new_tokens.", ours=True),
     Metric("tokens/per_second", "tokens/s", "Response tokens per second of the whole step.", better=UP, ours=True),
+    Metric("eval/reward_mean", "score", "Mean raw reward over the evaluation set.", better=UP, ours=True),
+    Metric("eval/reward_std", "score", "Standard deviation of the raw reward over the evaluation set.", ours=True),
+    Metric("eval/kl", "nats/sequence", "KL from the reference over the evaluation set, k1.", better=DOWN, ours=True),
+    Metric("eval/entropy", "nats/sequence", "As objective/entropy, over the evaluation set.", ours=True),
+    Metric("eval/responses_len_mean", "tokens", "Mean response length over the evaluation set.", ours=True),
+    Metric("eval/eos_fraction", "fraction", "Share of evaluation responses that ended by themselves.", ours=True),
+    Metric("time/ppo/evaluation", "s", "The evaluation, in steps that have one.", ours=True),
     Metric("memory/peak_bytes", "bytes", "Peak memory: of the device on CUDA, of the process on CPU.", ours=True),
     Metric(
         "sampling/logprob_mismatch",
@@ -143,30 +158,53 @@ METRICS: tuple[Metric, ...] = (
     ),
 )
 
-COMPONENT = Metric(
-    "env/reward/<component>_mean", "score", "Mean raw score of one reward component.", better=UP, ours=True
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Keys that depend on the spec: one per reward component."""
+
+    prefix: str
+    metric: Metric
+    prometheus_name: str
+
+    def key(self, component: str) -> str:
+        """Key of one component."""
+        return f"{self.prefix}{component}_mean"
+
+    def component(self, key: str) -> str | None:
+        """The component's name in a key of this family; None for other keys."""
+        inside = key.removeprefix(self.prefix)
+        match = _COMPONENT.match(inside) if inside != key else None
+        return None if match is None else match[1]
+
+
+REWARDS = Family(
+    "env/reward/",
+    Metric("env/reward/<component>_mean", "score", "Mean raw score of one reward component.", better=UP, ours=True),
+    "ppo_env_reward_component_mean",
 )
-"""Template of the one family of keys that depends on the spec."""
+EVAL_REWARDS = Family(
+    "eval/reward/",
+    Metric("eval/reward/<component>_mean", "score", "The same over the evaluation set.", better=UP, ours=True),
+    "ppo_eval_reward_component_mean",
+)
+FAMILIES = (REWARDS, EVAL_REWARDS)
 
 SCALARS: dict[str, Metric] = {metric.key: metric for metric in METRICS if metric.kind is Kind.SCALAR}
 HISTOGRAMS: dict[str, Metric] = {metric.key: metric for metric in METRICS if metric.kind is Kind.HISTOGRAM}
 
-_COMPONENT_KEY = re.compile(r"^env/reward/[a-z0-9][a-z0-9_-]{0,62}_mean$")
+_COMPONENT = re.compile(r"^([a-z0-9][a-z0-9_-]{0,62})_mean$")
 
 
-def component_key(name: str) -> str:
-    """Key of one reward component's mean."""
-    return f"env/reward/{name}_mean"
+def family_of(key: str) -> Family | None:
+    """The family that `key` belongs to."""
+    return next((family for family in FAMILIES if family.component(key) is not None), None)
 
 
-def is_component_key(key: str) -> bool:
-    """Whether `key` belongs to the per-component family."""
-    return _COMPONENT_KEY.match(key) is not None
-
-
-def component_name(key: str) -> str:
-    """The component's name in a key of the family."""
-    return key.removeprefix("env/reward/").removesuffix("_mean")
+def scalar_metric(key: str) -> Metric | None:
+    """The scalar that `key` names, members of families included."""
+    family = family_of(key)
+    return SCALARS.get(key) if family is None else family.metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +220,7 @@ class StepStats:
     histograms: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        unknown = [key for key in self.scalars if key not in SCALARS and not is_component_key(key)]
+        unknown = [key for key in self.scalars if scalar_metric(key) is None]
         unknown += [key for key in self.histograms if key not in HISTOGRAMS]
         if unknown:
             raise ValueError(f"not in ppo_engine.stats.METRICS: {', '.join(sorted(unknown))}")

@@ -14,7 +14,7 @@ from ppo_engine.batch import Advantages, RolloutBatch
 from ppo_engine.masked import masked_mean, masked_sum, masked_var
 from ppo_engine.optimise import UpdateRecord
 from ppo_engine.rewards import Scores
-from ppo_engine.stats import component_key
+from ppo_engine.stats import REWARDS
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ def spread(prefix: str, mean: str, std: str, values: Sequence[float]) -> dict[st
 
 def reward_scalars(scores: Scores) -> dict[str, float]:
     """Raw rewards, whole and by component."""
-    components = {component_key(name): sum(values) / len(values) for name, values in scores.components.items()}
+    components = {REWARDS.key(name): sum(values) / len(values) for name, values in scores.components.items()}
     return spread("env/", "reward_mean", "reward_std", scores.total) | components
 
 

@@ -15,8 +15,8 @@ from api.status import catalogue
 from jobs import errors as domain
 from jobs.spec import json_schema
 from jobs.states import TERMINAL, JobState
-from ppo_engine.config import RULES
-from ppo_engine.stats import COMPONENT, METRICS, Metric, component_key, prometheus_name
+from ppo_engine.config import PRESETS, RULES
+from ppo_engine.stats import FAMILIES, METRICS, Metric
 
 router = APIRouter(tags=["catalogue"], dependencies=[NO_QUERY])
 
@@ -38,7 +38,12 @@ def capabilities(context: Ctx) -> dict[str, Any]:
             {"name": name, "description": (model.__doc__ or "").strip(), "params": model.model_json_schema()}
             for name, model in RULES.items()
         ],
-        "metrics": [_metric(metric) for metric in (*METRICS, COMPONENT)],
+        "presets": [
+            {"name": name.value, "title": recipe.title, "source": recipe.source, "spec": recipe.fragment}
+            for name, recipe in PRESETS.items()
+        ],
+        "metrics": [_metric(metric, metric.prometheus_name) for metric in METRICS]
+        + [_metric(family.metric, family.prometheus_name) for family in FAMILIES],
         "states": [{"name": state.value, "terminal": state in TERMINAL} for state in JobState],
         "limits": {"body_bytes": context.settings.max_body_bytes, "page_size": MAX_PAGE_SIZE},
     }
@@ -59,12 +64,12 @@ def problem(code: str) -> dict[str, Any]:
     return found[0]
 
 
-def _metric(metric: Metric) -> dict[str, Any]:
+def _metric(metric: Metric, prometheus_name: str) -> dict[str, Any]:
     return {
         "key": metric.key,
         "kind": metric.kind.value,
         "unit": metric.unit,
         "help": metric.help,
         "better": metric.better.value or None,
-        "prometheus_name": prometheus_name(component_key("any")) if metric is COMPONENT else metric.prometheus_name,
+        "prometheus_name": prometheus_name,
     }

@@ -920,6 +920,10 @@ class JobSpec(_message.Message):
     RETRY_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    PTX_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    EARLY_STOP_FIELD_NUMBER: _builtins.int
+    GUARDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     seed: _builtins.int
     @_builtins.property
@@ -946,6 +950,14 @@ class JobSpec(_message.Message):
     def retry(self) -> Global___Retry: ...
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def ptx(self) -> Global___PTXConfig: ...
+    @_builtins.property
+    def evaluation(self) -> Global___EvaluationConfig: ...
+    @_builtins.property
+    def early_stop(self) -> Global___EarlyStop: ...
+    @_builtins.property
+    def guards(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuardRule]: ...
     def __init__(
         self,
         *,
@@ -963,10 +975,14 @@ class JobSpec(_message.Message):
         retry: Global___Retry | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         seed: _builtins.int | None = ...,
+        ptx: Global___PTXConfig | None = ...,
+        evaluation: Global___EvaluationConfig | None = ...,
+        early_stop: Global___EarlyStop | None = ...,
+        guards: _abc.Iterable[Global___GuardRule] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "checkpoint", b"checkpoint", "generation", b"generation", "kl", b"kl", "logging", b"logging", "model", b"model", "name", b"name", "optimizer", b"optimizer", "ppo", b"ppo", "prompts", b"prompts", "resources", b"resources", "retry", b"retry", "seed", b"seed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "checkpoint", b"checkpoint", "early_stop", b"early_stop", "evaluation", b"evaluation", "generation", b"generation", "kl", b"kl", "logging", b"logging", "model", b"model", "name", b"name", "optimizer", b"optimizer", "ppo", b"ppo", "prompts", b"prompts", "ptx", b"ptx", "resources", b"resources", "retry", b"retry", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "checkpoint", b"checkpoint", "generation", b"generation", "kl", b"kl", "labels", b"labels", "logging", b"logging", "model", b"model", "name", b"name", "optimizer", b"optimizer", "ppo", b"ppo", "prompts", b"prompts", "resources", b"resources", "retry", b"retry", "rewards", b"rewards", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "checkpoint", b"checkpoint", "early_stop", b"early_stop", "evaluation", b"evaluation", "generation", b"generation", "guards", b"guards", "kl", b"kl", "labels", b"labels", "logging", b"logging", "model", b"model", "name", b"name", "optimizer", b"optimizer", "ppo", b"ppo", "prompts", b"prompts", "ptx", b"ptx", "resources", b"resources", "retry", b"retry", "rewards", b"rewards", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
@@ -986,26 +1002,94 @@ class ModelConfig(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     REFERENCE_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    LORA_FIELD_NUMBER: _builtins.int
+    TRAINABLE_LAYERS_FIELD_NUMBER: _builtins.int
+    REFERENCE_RESET_STEPS_FIELD_NUMBER: _builtins.int
+    EMA_DECAY_FIELD_NUMBER: _builtins.int
+    GRADIENT_CHECKPOINTING_FIELD_NUMBER: _builtins.int
+    trainable_layers: _builtins.int
+    reference_reset_steps: _builtins.int
+    ema_decay: _builtins.float
+    gradient_checkpointing: _builtins.bool
     @_builtins.property
     def policy(self) -> Global___ModelSource: ...
     @_builtins.property
     def value(self) -> Global___ValueConfig: ...
     @_builtins.property
     def reference(self) -> Global___ReferenceConfig: ...
+    @_builtins.property
+    def adapter(self) -> Global___ModelSource: ...
+    @_builtins.property
+    def lora(self) -> Global___LoRAConfig: ...
     def __init__(
         self,
         *,
         policy: Global___ModelSource | None = ...,
         value: Global___ValueConfig | None = ...,
         reference: Global___ReferenceConfig | None = ...,
+        adapter: Global___ModelSource | None = ...,
+        lora: Global___LoRAConfig | None = ...,
+        trainable_layers: _builtins.int | None = ...,
+        reference_reset_steps: _builtins.int | None = ...,
+        ema_decay: _builtins.float | None = ...,
+        gradient_checkpointing: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "reference", b"reference", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ema_decay", b"_ema_decay", "_gradient_checkpointing", b"_gradient_checkpointing", "_reference_reset_steps", b"_reference_reset_steps", "_trainable_layers", b"_trainable_layers", "adapter", b"adapter", "ema_decay", b"ema_decay", "gradient_checkpointing", b"gradient_checkpointing", "lora", b"lora", "policy", b"policy", "reference", b"reference", "reference_reset_steps", b"reference_reset_steps", "trainable_layers", b"trainable_layers", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "reference", b"reference", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ema_decay", b"_ema_decay", "_gradient_checkpointing", b"_gradient_checkpointing", "_reference_reset_steps", b"_reference_reset_steps", "_trainable_layers", b"_trainable_layers", "adapter", b"adapter", "ema_decay", b"ema_decay", "gradient_checkpointing", b"gradient_checkpointing", "lora", b"lora", "policy", b"policy", "reference", b"reference", "reference_reset_steps", b"reference_reset_steps", "trainable_layers", b"trainable_layers", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__ema_decay: _TypeAlias = _typing.Literal["ema_decay"]  # noqa: Y015
+    _WhichOneofArgType__ema_decay: _TypeAlias = _typing.Literal["_ema_decay", b"_ema_decay"]  # noqa: Y015
+    _WhichOneofReturnType__gradient_checkpointing: _TypeAlias = _typing.Literal["gradient_checkpointing"]  # noqa: Y015
+    _WhichOneofArgType__gradient_checkpointing: _TypeAlias = _typing.Literal["_gradient_checkpointing", b"_gradient_checkpointing"]  # noqa: Y015
+    _WhichOneofReturnType__reference_reset_steps: _TypeAlias = _typing.Literal["reference_reset_steps"]  # noqa: Y015
+    _WhichOneofArgType__reference_reset_steps: _TypeAlias = _typing.Literal["_reference_reset_steps", b"_reference_reset_steps"]  # noqa: Y015
+    _WhichOneofReturnType__trainable_layers: _TypeAlias = _typing.Literal["trainable_layers"]  # noqa: Y015
+    _WhichOneofArgType__trainable_layers: _TypeAlias = _typing.Literal["_trainable_layers", b"_trainable_layers"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ema_decay) -> _WhichOneofReturnType__ema_decay | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gradient_checkpointing) -> _WhichOneofReturnType__gradient_checkpointing | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reference_reset_steps) -> _WhichOneofReturnType__reference_reset_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trainable_layers) -> _WhichOneofReturnType__trainable_layers | None: ...
 
 Global___ModelConfig: _TypeAlias = ModelConfig  # noqa: Y015
+
+@_typing.final
+class LoRAConfig(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    ALPHA_FIELD_NUMBER: _builtins.int
+    TARGET_MODULES_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    alpha: _builtins.float
+    @_builtins.property
+    def target_modules(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int | None = ...,
+        alpha: _builtins.float | None = ...,
+        target_modules: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_rank", b"_rank", "alpha", b"alpha", "rank", b"rank"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alpha", b"_alpha", "_rank", b"_rank", "alpha", b"alpha", "rank", b"rank", "target_modules", b"target_modules"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__alpha: _TypeAlias = _typing.Literal["alpha"]  # noqa: Y015
+    _WhichOneofArgType__alpha: _TypeAlias = _typing.Literal["_alpha", b"_alpha"]  # noqa: Y015
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__alpha) -> _WhichOneofReturnType__alpha | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+
+Global___LoRAConfig: _TypeAlias = LoRAConfig  # noqa: Y015
 
 @_typing.final
 class ModelSource(_message.Message):
@@ -1044,22 +1128,51 @@ class ValueConfig(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SHARED_FIELD_NUMBER: _builtins.int
+    SEPARATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def shared(self) -> Global___SharedValue: ...
+    @_builtins.property
+    def separate(self) -> Global___SeparateValue: ...
     def __init__(
         self,
         *,
         shared: Global___SharedValue | None = ...,
+        separate: Global___SeparateValue | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "shared", b"shared"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "separate", b"separate", "shared", b"shared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "shared", b"shared"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "separate", b"separate", "shared", b"shared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["shared"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["shared", "separate"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ValueConfig: _TypeAlias = ValueConfig  # noqa: Y015
+
+@_typing.final
+class SeparateValue(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    INIT_FIELD_NUMBER: _builtins.int
+    init: _builtins.str
+    @_builtins.property
+    def source(self) -> Global___ModelSource: ...
+    def __init__(
+        self,
+        *,
+        source: Global___ModelSource | None = ...,
+        init: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_init", b"_init", "init", b"init", "source", b"source"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_init", b"_init", "init", b"init", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__init: _TypeAlias = _typing.Literal["init"]  # noqa: Y015
+    _WhichOneofArgType__init: _TypeAlias = _typing.Literal["_init", b"_init"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__init) -> _WhichOneofReturnType__init | None: ...
+
+Global___SeparateValue: _TypeAlias = SeparateValue  # noqa: Y015
 
 @_typing.final
 class SharedValue(_message.Message):
@@ -1131,6 +1244,7 @@ class PromptsConfig(_message.Message):
     FILE_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     SHUFFLE_FIELD_NUMBER: _builtins.int
+    CHAT_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     shuffle: _builtins.bool
     @_builtins.property
@@ -1139,6 +1253,8 @@ class PromptsConfig(_message.Message):
 
     @_builtins.property
     def file(self) -> Global___PromptFile: ...
+    @_builtins.property
+    def chat(self) -> Global___ChatConfig: ...
     def __init__(
         self,
         *,
@@ -1146,10 +1262,11 @@ class PromptsConfig(_message.Message):
         file: Global___PromptFile | None = ...,
         max_tokens: _builtins.int | None = ...,
         shuffle: _builtins.bool | None = ...,
+        chat: Global___ChatConfig | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "file", b"file", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "file", b"file", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "file", b"file", "inline", b"inline", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "file", b"file", "inline", b"inline", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
@@ -1161,6 +1278,60 @@ class PromptsConfig(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shuffle) -> _WhichOneofReturnType__shuffle | None: ...
 
 Global___PromptsConfig: _TypeAlias = PromptsConfig  # noqa: Y015
+
+@_typing.final
+class ChatConfig(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    system: _builtins.str
+    def __init__(
+        self,
+        *,
+        system: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "system", b"system"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_system", b"_system", "system", b"system"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
+    _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__system) -> _WhichOneofReturnType__system | None: ...
+
+Global___ChatConfig: _TypeAlias = ChatConfig  # noqa: Y015
+
+@_typing.final
+class PTXConfig(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    COEF_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    coef: _builtins.float
+    batch_size: _builtins.int
+    @_builtins.property
+    def texts(self) -> Global___PromptsConfig: ...
+    def __init__(
+        self,
+        *,
+        texts: Global___PromptsConfig | None = ...,
+        coef: _builtins.float | None = ...,
+        batch_size: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_coef", b"_coef", "batch_size", b"batch_size", "coef", b"coef", "texts", b"texts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_coef", b"_coef", "batch_size", b"batch_size", "coef", b"coef", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch_size: _TypeAlias = _typing.Literal["batch_size"]  # noqa: Y015
+    _WhichOneofArgType__batch_size: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size"]  # noqa: Y015
+    _WhichOneofReturnType__coef: _TypeAlias = _typing.Literal["coef"]  # noqa: Y015
+    _WhichOneofArgType__coef: _TypeAlias = _typing.Literal["_coef", b"_coef"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_size) -> _WhichOneofReturnType__batch_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__coef) -> _WhichOneofReturnType__coef | None: ...
+
+Global___PTXConfig: _TypeAlias = PTXConfig  # noqa: Y015
 
 @_typing.final
 class PromptFile(_message.Message):
@@ -1199,12 +1370,24 @@ class RewardComponent(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    HTTP_FIELD_NUMBER: _builtins.int
+    PLUGIN_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
+    ON_ERROR_FIELD_NUMBER: _builtins.int
+    MAX_ERROR_RATE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     weight: _builtins.float
+    shadow: _builtins.bool
+    on_error: _builtins.str
+    max_error_rate: _builtins.float
     @_builtins.property
     def rule(self) -> Global___RuleReward: ...
     @_builtins.property
     def model(self) -> Global___ModelReward: ...
+    @_builtins.property
+    def http(self) -> Global___HTTPReward: ...
+    @_builtins.property
+    def plugin(self) -> Global___PluginReward: ...
     def __init__(
         self,
         *,
@@ -1212,25 +1395,117 @@ class RewardComponent(_message.Message):
         weight: _builtins.float | None = ...,
         rule: Global___RuleReward | None = ...,
         model: Global___ModelReward | None = ...,
+        http: Global___HTTPReward | None = ...,
+        plugin: Global___PluginReward | None = ...,
+        shadow: _builtins.bool | None = ...,
+        on_error: _builtins.str | None = ...,
+        max_error_rate: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_weight", b"_weight", "kind", b"kind", "model", b"model", "name", b"name", "rule", b"rule", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_name", b"_name", "_on_error", b"_on_error", "_shadow", b"_shadow", "_weight", b"_weight", "http", b"http", "kind", b"kind", "max_error_rate", b"max_error_rate", "model", b"model", "name", b"name", "on_error", b"on_error", "plugin", b"plugin", "rule", b"rule", "shadow", b"shadow", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_weight", b"_weight", "kind", b"kind", "model", b"model", "name", b"name", "rule", b"rule", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate", "_name", b"_name", "_on_error", b"_on_error", "_shadow", b"_shadow", "_weight", b"_weight", "http", b"http", "kind", b"kind", "max_error_rate", b"max_error_rate", "model", b"model", "name", b"name", "on_error", b"on_error", "plugin", b"plugin", "rule", b"rule", "shadow", b"shadow", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_error_rate: _TypeAlias = _typing.Literal["max_error_rate"]  # noqa: Y015
+    _WhichOneofArgType__max_error_rate: _TypeAlias = _typing.Literal["_max_error_rate", b"_max_error_rate"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    _WhichOneofReturnType__on_error: _TypeAlias = _typing.Literal["on_error"]  # noqa: Y015
+    _WhichOneofArgType__on_error: _TypeAlias = _typing.Literal["_on_error", b"_on_error"]  # noqa: Y015
+    _WhichOneofReturnType__shadow: _TypeAlias = _typing.Literal["shadow"]  # noqa: Y015
+    _WhichOneofArgType__shadow: _TypeAlias = _typing.Literal["_shadow", b"_shadow"]  # noqa: Y015
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["rule", "model"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["rule", "model", "http", "plugin"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_error_rate) -> _WhichOneofReturnType__max_error_rate | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__on_error) -> _WhichOneofReturnType__on_error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shadow) -> _WhichOneofReturnType__shadow | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___RewardComponent: _TypeAlias = RewardComponent  # noqa: Y015
+
+@_typing.final
+class HTTPReward(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URL_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
+    url: _builtins.str
+    batch_size: _builtins.int
+    concurrency: _builtins.int
+    timeout_seconds: _builtins.float
+    retries: _builtins.int
+    def __init__(
+        self,
+        *,
+        url: _builtins.str | None = ...,
+        batch_size: _builtins.int | None = ...,
+        concurrency: _builtins.int | None = ...,
+        timeout_seconds: _builtins.float | None = ...,
+        retries: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_concurrency", b"_concurrency", "_retries", b"_retries", "_timeout_seconds", b"_timeout_seconds", "_url", b"_url", "batch_size", b"batch_size", "concurrency", b"concurrency", "retries", b"retries", "timeout_seconds", b"timeout_seconds", "url", b"url"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_concurrency", b"_concurrency", "_retries", b"_retries", "_timeout_seconds", b"_timeout_seconds", "_url", b"_url", "batch_size", b"batch_size", "concurrency", b"concurrency", "retries", b"retries", "timeout_seconds", b"timeout_seconds", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch_size: _TypeAlias = _typing.Literal["batch_size"]  # noqa: Y015
+    _WhichOneofArgType__batch_size: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size"]  # noqa: Y015
+    _WhichOneofReturnType__concurrency: _TypeAlias = _typing.Literal["concurrency"]  # noqa: Y015
+    _WhichOneofArgType__concurrency: _TypeAlias = _typing.Literal["_concurrency", b"_concurrency"]  # noqa: Y015
+    _WhichOneofReturnType__retries: _TypeAlias = _typing.Literal["retries"]  # noqa: Y015
+    _WhichOneofArgType__retries: _TypeAlias = _typing.Literal["_retries", b"_retries"]  # noqa: Y015
+    _WhichOneofReturnType__timeout_seconds: _TypeAlias = _typing.Literal["timeout_seconds"]  # noqa: Y015
+    _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__url: _TypeAlias = _typing.Literal["url"]  # noqa: Y015
+    _WhichOneofArgType__url: _TypeAlias = _typing.Literal["_url", b"_url"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_size) -> _WhichOneofReturnType__batch_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__concurrency) -> _WhichOneofReturnType__concurrency | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retries) -> _WhichOneofReturnType__retries | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_seconds) -> _WhichOneofReturnType__timeout_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__url) -> _WhichOneofReturnType__url | None: ...
+
+Global___HTTPReward: _TypeAlias = HTTPReward  # noqa: Y015
+
+@_typing.final
+class PluginReward(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def params(self) -> _struct_pb2.Struct: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str | None = ...,
+        params: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "name", b"name", "params", b"params"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "name", b"name", "params", b"params"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+
+Global___PluginReward: _TypeAlias = PluginReward  # noqa: Y015
 
 @_typing.final
 class RuleReward(_message.Message):
@@ -1265,9 +1540,11 @@ class ModelReward(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     INCLUDE_PROMPT_FIELD_NUMBER: _builtins.int
     BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    CHAT_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     include_prompt: _builtins.bool
     batch_size: _builtins.int
+    chat: _builtins.bool
     @_builtins.property
     def source(self) -> Global___ModelSource: ...
     def __init__(
@@ -1277,19 +1554,24 @@ class ModelReward(_message.Message):
         max_tokens: _builtins.int | None = ...,
         include_prompt: _builtins.bool | None = ...,
         batch_size: _builtins.int | None = ...,
+        chat: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_include_prompt", b"_include_prompt", "_max_tokens", b"_max_tokens", "batch_size", b"batch_size", "include_prompt", b"include_prompt", "max_tokens", b"max_tokens", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_chat", b"_chat", "_include_prompt", b"_include_prompt", "_max_tokens", b"_max_tokens", "batch_size", b"batch_size", "chat", b"chat", "include_prompt", b"include_prompt", "max_tokens", b"max_tokens", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_include_prompt", b"_include_prompt", "_max_tokens", b"_max_tokens", "batch_size", b"batch_size", "include_prompt", b"include_prompt", "max_tokens", b"max_tokens", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_chat", b"_chat", "_include_prompt", b"_include_prompt", "_max_tokens", b"_max_tokens", "batch_size", b"batch_size", "chat", b"chat", "include_prompt", b"include_prompt", "max_tokens", b"max_tokens", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_size: _TypeAlias = _typing.Literal["batch_size"]  # noqa: Y015
     _WhichOneofArgType__batch_size: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size"]  # noqa: Y015
+    _WhichOneofReturnType__chat: _TypeAlias = _typing.Literal["chat"]  # noqa: Y015
+    _WhichOneofArgType__chat: _TypeAlias = _typing.Literal["_chat", b"_chat"]  # noqa: Y015
     _WhichOneofReturnType__include_prompt: _TypeAlias = _typing.Literal["include_prompt"]  # noqa: Y015
     _WhichOneofArgType__include_prompt: _TypeAlias = _typing.Literal["_include_prompt", b"_include_prompt"]  # noqa: Y015
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_size) -> _WhichOneofReturnType__batch_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__chat) -> _WhichOneofReturnType__chat | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__include_prompt) -> _WhichOneofReturnType__include_prompt | None: ...
     @_typing.overload
@@ -1306,11 +1588,14 @@ class GenerationConfig(_message.Message):
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     TOP_K_FIELD_NUMBER: _builtins.int
     TOP_P_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
     max_new_tokens: _builtins.int
     min_new_tokens: _builtins.int
     temperature: _builtins.float
     top_k: _builtins.int
     top_p: _builtins.float
+    @_builtins.property
+    def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -1319,10 +1604,11 @@ class GenerationConfig(_message.Message):
         temperature: _builtins.float | None = ...,
         top_k: _builtins.int | None = ...,
         top_p: _builtins.float | None = ...,
+        stop: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "stop", b"stop", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
@@ -1369,6 +1655,19 @@ class PPOConfig(_message.Message):
     SCORE_CLIP_FIELD_NUMBER: _builtins.int
     RATIO_THRESHOLD_FIELD_NUMBER: _builtins.int
     TARGET_KL_FIELD_NUMBER: _builtins.int
+    PRESET_FIELD_NUMBER: _builtins.int
+    SAMPLES_PER_PROMPT_FIELD_NUMBER: _builtins.int
+    VALUE_GAE_LAMBDA_FIELD_NUMBER: _builtins.int
+    LENGTH_ADAPTIVE_LAMBDA_FIELD_NUMBER: _builtins.int
+    CLIP_RANGE_HIGH_FIELD_NUMBER: _builtins.int
+    DUAL_CLIP_FIELD_NUMBER: _builtins.int
+    HUBER_DELTA_FIELD_NUMBER: _builtins.int
+    MISSING_EOS_PENALTY_FIELD_NUMBER: _builtins.int
+    OVERLONG_BUFFER_TOKENS_FIELD_NUMBER: _builtins.int
+    OVERLONG_PENALTY_FIELD_NUMBER: _builtins.int
+    MASK_TRUNCATED_FIELD_NUMBER: _builtins.int
+    CRITIC_WARMUP_STEPS_FIELD_NUMBER: _builtins.int
+    CRITIC_WARMUP_UNTIL_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
     batch_size: _builtins.int
     minibatch_size: _builtins.int
@@ -1387,6 +1686,19 @@ class PPOConfig(_message.Message):
     score_clip: _builtins.float
     ratio_threshold: _builtins.float
     target_kl: _builtins.float
+    preset: _builtins.str
+    samples_per_prompt: _builtins.int
+    value_gae_lambda: _builtins.float
+    length_adaptive_lambda: _builtins.float
+    clip_range_high: _builtins.float
+    dual_clip: _builtins.float
+    huber_delta: _builtins.float
+    missing_eos_penalty: _builtins.float
+    overlong_buffer_tokens: _builtins.int
+    overlong_penalty: _builtins.float
+    mask_truncated: _builtins.bool
+    critic_warmup_steps: _builtins.int
+    critic_warmup_until: _builtins.float
     def __init__(
         self,
         *,
@@ -1408,15 +1720,36 @@ class PPOConfig(_message.Message):
         score_clip: _builtins.float | None = ...,
         ratio_threshold: _builtins.float | None = ...,
         target_kl: _builtins.float | None = ...,
+        preset: _builtins.str | None = ...,
+        samples_per_prompt: _builtins.int | None = ...,
+        value_gae_lambda: _builtins.float | None = ...,
+        length_adaptive_lambda: _builtins.float | None = ...,
+        clip_range_high: _builtins.float | None = ...,
+        dual_clip: _builtins.float | None = ...,
+        huber_delta: _builtins.float | None = ...,
+        missing_eos_penalty: _builtins.float | None = ...,
+        overlong_buffer_tokens: _builtins.int | None = ...,
+        overlong_penalty: _builtins.float | None = ...,
+        mask_truncated: _builtins.bool | None = ...,
+        critic_warmup_steps: _builtins.int | None = ...,
+        critic_warmup_until: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_clip_range", b"_clip_range", "_entropy_coef", b"_entropy_coef", "_gae_lambda", b"_gae_lambda", "_gamma", b"_gamma", "_gradient_accumulation_steps", b"_gradient_accumulation_steps", "_microbatch_size", b"_microbatch_size", "_minibatch_size", b"_minibatch_size", "_ppo_epochs", b"_ppo_epochs", "_ratio_threshold", b"_ratio_threshold", "_score_clip", b"_score_clip", "_score_scaling", b"_score_scaling", "_steps", b"_steps", "_target_kl", b"_target_kl", "_value_clip_range", b"_value_clip_range", "_vf_coef", b"_vf_coef", "_whiten_advantages", b"_whiten_advantages", "_whiten_rewards", b"_whiten_rewards", "batch_size", b"batch_size", "clip_range", b"clip_range", "entropy_coef", b"entropy_coef", "gae_lambda", b"gae_lambda", "gamma", b"gamma", "gradient_accumulation_steps", b"gradient_accumulation_steps", "microbatch_size", b"microbatch_size", "minibatch_size", b"minibatch_size", "ppo_epochs", b"ppo_epochs", "ratio_threshold", b"ratio_threshold", "score_clip", b"score_clip", "score_scaling", b"score_scaling", "steps", b"steps", "target_kl", b"target_kl", "value_clip_range", b"value_clip_range", "vf_coef", b"vf_coef", "whiten_advantages", b"whiten_advantages", "whiten_rewards", b"whiten_rewards"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_clip_range", b"_clip_range", "_clip_range_high", b"_clip_range_high", "_critic_warmup_steps", b"_critic_warmup_steps", "_critic_warmup_until", b"_critic_warmup_until", "_dual_clip", b"_dual_clip", "_entropy_coef", b"_entropy_coef", "_gae_lambda", b"_gae_lambda", "_gamma", b"_gamma", "_gradient_accumulation_steps", b"_gradient_accumulation_steps", "_huber_delta", b"_huber_delta", "_length_adaptive_lambda", b"_length_adaptive_lambda", "_mask_truncated", b"_mask_truncated", "_microbatch_size", b"_microbatch_size", "_minibatch_size", b"_minibatch_size", "_missing_eos_penalty", b"_missing_eos_penalty", "_overlong_buffer_tokens", b"_overlong_buffer_tokens", "_overlong_penalty", b"_overlong_penalty", "_ppo_epochs", b"_ppo_epochs", "_preset", b"_preset", "_ratio_threshold", b"_ratio_threshold", "_samples_per_prompt", b"_samples_per_prompt", "_score_clip", b"_score_clip", "_score_scaling", b"_score_scaling", "_steps", b"_steps", "_target_kl", b"_target_kl", "_value_clip_range", b"_value_clip_range", "_value_gae_lambda", b"_value_gae_lambda", "_vf_coef", b"_vf_coef", "_whiten_advantages", b"_whiten_advantages", "_whiten_rewards", b"_whiten_rewards", "batch_size", b"batch_size", "clip_range", b"clip_range", "clip_range_high", b"clip_range_high", "critic_warmup_steps", b"critic_warmup_steps", "critic_warmup_until", b"critic_warmup_until", "dual_clip", b"dual_clip", "entropy_coef", b"entropy_coef", "gae_lambda", b"gae_lambda", "gamma", b"gamma", "gradient_accumulation_steps", b"gradient_accumulation_steps", "huber_delta", b"huber_delta", "length_adaptive_lambda", b"length_adaptive_lambda", "mask_truncated", b"mask_truncated", "microbatch_size", b"microbatch_size", "minibatch_size", b"minibatch_size", "missing_eos_penalty", b"missing_eos_penalty", "overlong_buffer_tokens", b"overlong_buffer_tokens", "overlong_penalty", b"overlong_penalty", "ppo_epochs", b"ppo_epochs", "preset", b"preset", "ratio_threshold", b"ratio_threshold", "samples_per_prompt", b"samples_per_prompt", "score_clip", b"score_clip", "score_scaling", b"score_scaling", "steps", b"steps", "target_kl", b"target_kl", "value_clip_range", b"value_clip_range", "value_gae_lambda", b"value_gae_lambda", "vf_coef", b"vf_coef", "whiten_advantages", b"whiten_advantages", "whiten_rewards", b"whiten_rewards"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_clip_range", b"_clip_range", "_entropy_coef", b"_entropy_coef", "_gae_lambda", b"_gae_lambda", "_gamma", b"_gamma", "_gradient_accumulation_steps", b"_gradient_accumulation_steps", "_microbatch_size", b"_microbatch_size", "_minibatch_size", b"_minibatch_size", "_ppo_epochs", b"_ppo_epochs", "_ratio_threshold", b"_ratio_threshold", "_score_clip", b"_score_clip", "_score_scaling", b"_score_scaling", "_steps", b"_steps", "_target_kl", b"_target_kl", "_value_clip_range", b"_value_clip_range", "_vf_coef", b"_vf_coef", "_whiten_advantages", b"_whiten_advantages", "_whiten_rewards", b"_whiten_rewards", "batch_size", b"batch_size", "clip_range", b"clip_range", "entropy_coef", b"entropy_coef", "gae_lambda", b"gae_lambda", "gamma", b"gamma", "gradient_accumulation_steps", b"gradient_accumulation_steps", "microbatch_size", b"microbatch_size", "minibatch_size", b"minibatch_size", "ppo_epochs", b"ppo_epochs", "ratio_threshold", b"ratio_threshold", "score_clip", b"score_clip", "score_scaling", b"score_scaling", "steps", b"steps", "target_kl", b"target_kl", "value_clip_range", b"value_clip_range", "vf_coef", b"vf_coef", "whiten_advantages", b"whiten_advantages", "whiten_rewards", b"whiten_rewards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size", "_clip_range", b"_clip_range", "_clip_range_high", b"_clip_range_high", "_critic_warmup_steps", b"_critic_warmup_steps", "_critic_warmup_until", b"_critic_warmup_until", "_dual_clip", b"_dual_clip", "_entropy_coef", b"_entropy_coef", "_gae_lambda", b"_gae_lambda", "_gamma", b"_gamma", "_gradient_accumulation_steps", b"_gradient_accumulation_steps", "_huber_delta", b"_huber_delta", "_length_adaptive_lambda", b"_length_adaptive_lambda", "_mask_truncated", b"_mask_truncated", "_microbatch_size", b"_microbatch_size", "_minibatch_size", b"_minibatch_size", "_missing_eos_penalty", b"_missing_eos_penalty", "_overlong_buffer_tokens", b"_overlong_buffer_tokens", "_overlong_penalty", b"_overlong_penalty", "_ppo_epochs", b"_ppo_epochs", "_preset", b"_preset", "_ratio_threshold", b"_ratio_threshold", "_samples_per_prompt", b"_samples_per_prompt", "_score_clip", b"_score_clip", "_score_scaling", b"_score_scaling", "_steps", b"_steps", "_target_kl", b"_target_kl", "_value_clip_range", b"_value_clip_range", "_value_gae_lambda", b"_value_gae_lambda", "_vf_coef", b"_vf_coef", "_whiten_advantages", b"_whiten_advantages", "_whiten_rewards", b"_whiten_rewards", "batch_size", b"batch_size", "clip_range", b"clip_range", "clip_range_high", b"clip_range_high", "critic_warmup_steps", b"critic_warmup_steps", "critic_warmup_until", b"critic_warmup_until", "dual_clip", b"dual_clip", "entropy_coef", b"entropy_coef", "gae_lambda", b"gae_lambda", "gamma", b"gamma", "gradient_accumulation_steps", b"gradient_accumulation_steps", "huber_delta", b"huber_delta", "length_adaptive_lambda", b"length_adaptive_lambda", "mask_truncated", b"mask_truncated", "microbatch_size", b"microbatch_size", "minibatch_size", b"minibatch_size", "missing_eos_penalty", b"missing_eos_penalty", "overlong_buffer_tokens", b"overlong_buffer_tokens", "overlong_penalty", b"overlong_penalty", "ppo_epochs", b"ppo_epochs", "preset", b"preset", "ratio_threshold", b"ratio_threshold", "samples_per_prompt", b"samples_per_prompt", "score_clip", b"score_clip", "score_scaling", b"score_scaling", "steps", b"steps", "target_kl", b"target_kl", "value_clip_range", b"value_clip_range", "value_gae_lambda", b"value_gae_lambda", "vf_coef", b"vf_coef", "whiten_advantages", b"whiten_advantages", "whiten_rewards", b"whiten_rewards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_size: _TypeAlias = _typing.Literal["batch_size"]  # noqa: Y015
     _WhichOneofArgType__batch_size: _TypeAlias = _typing.Literal["_batch_size", b"_batch_size"]  # noqa: Y015
     _WhichOneofReturnType__clip_range: _TypeAlias = _typing.Literal["clip_range"]  # noqa: Y015
     _WhichOneofArgType__clip_range: _TypeAlias = _typing.Literal["_clip_range", b"_clip_range"]  # noqa: Y015
+    _WhichOneofReturnType__clip_range_high: _TypeAlias = _typing.Literal["clip_range_high"]  # noqa: Y015
+    _WhichOneofArgType__clip_range_high: _TypeAlias = _typing.Literal["_clip_range_high", b"_clip_range_high"]  # noqa: Y015
+    _WhichOneofReturnType__critic_warmup_steps: _TypeAlias = _typing.Literal["critic_warmup_steps"]  # noqa: Y015
+    _WhichOneofArgType__critic_warmup_steps: _TypeAlias = _typing.Literal["_critic_warmup_steps", b"_critic_warmup_steps"]  # noqa: Y015
+    _WhichOneofReturnType__critic_warmup_until: _TypeAlias = _typing.Literal["critic_warmup_until"]  # noqa: Y015
+    _WhichOneofArgType__critic_warmup_until: _TypeAlias = _typing.Literal["_critic_warmup_until", b"_critic_warmup_until"]  # noqa: Y015
+    _WhichOneofReturnType__dual_clip: _TypeAlias = _typing.Literal["dual_clip"]  # noqa: Y015
+    _WhichOneofArgType__dual_clip: _TypeAlias = _typing.Literal["_dual_clip", b"_dual_clip"]  # noqa: Y015
     _WhichOneofReturnType__entropy_coef: _TypeAlias = _typing.Literal["entropy_coef"]  # noqa: Y015
     _WhichOneofArgType__entropy_coef: _TypeAlias = _typing.Literal["_entropy_coef", b"_entropy_coef"]  # noqa: Y015
     _WhichOneofReturnType__gae_lambda: _TypeAlias = _typing.Literal["gae_lambda"]  # noqa: Y015
@@ -1425,14 +1758,30 @@ class PPOConfig(_message.Message):
     _WhichOneofArgType__gamma: _TypeAlias = _typing.Literal["_gamma", b"_gamma"]  # noqa: Y015
     _WhichOneofReturnType__gradient_accumulation_steps: _TypeAlias = _typing.Literal["gradient_accumulation_steps"]  # noqa: Y015
     _WhichOneofArgType__gradient_accumulation_steps: _TypeAlias = _typing.Literal["_gradient_accumulation_steps", b"_gradient_accumulation_steps"]  # noqa: Y015
+    _WhichOneofReturnType__huber_delta: _TypeAlias = _typing.Literal["huber_delta"]  # noqa: Y015
+    _WhichOneofArgType__huber_delta: _TypeAlias = _typing.Literal["_huber_delta", b"_huber_delta"]  # noqa: Y015
+    _WhichOneofReturnType__length_adaptive_lambda: _TypeAlias = _typing.Literal["length_adaptive_lambda"]  # noqa: Y015
+    _WhichOneofArgType__length_adaptive_lambda: _TypeAlias = _typing.Literal["_length_adaptive_lambda", b"_length_adaptive_lambda"]  # noqa: Y015
+    _WhichOneofReturnType__mask_truncated: _TypeAlias = _typing.Literal["mask_truncated"]  # noqa: Y015
+    _WhichOneofArgType__mask_truncated: _TypeAlias = _typing.Literal["_mask_truncated", b"_mask_truncated"]  # noqa: Y015
     _WhichOneofReturnType__microbatch_size: _TypeAlias = _typing.Literal["microbatch_size"]  # noqa: Y015
     _WhichOneofArgType__microbatch_size: _TypeAlias = _typing.Literal["_microbatch_size", b"_microbatch_size"]  # noqa: Y015
     _WhichOneofReturnType__minibatch_size: _TypeAlias = _typing.Literal["minibatch_size"]  # noqa: Y015
     _WhichOneofArgType__minibatch_size: _TypeAlias = _typing.Literal["_minibatch_size", b"_minibatch_size"]  # noqa: Y015
+    _WhichOneofReturnType__missing_eos_penalty: _TypeAlias = _typing.Literal["missing_eos_penalty"]  # noqa: Y015
+    _WhichOneofArgType__missing_eos_penalty: _TypeAlias = _typing.Literal["_missing_eos_penalty", b"_missing_eos_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__overlong_buffer_tokens: _TypeAlias = _typing.Literal["overlong_buffer_tokens"]  # noqa: Y015
+    _WhichOneofArgType__overlong_buffer_tokens: _TypeAlias = _typing.Literal["_overlong_buffer_tokens", b"_overlong_buffer_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__overlong_penalty: _TypeAlias = _typing.Literal["overlong_penalty"]  # noqa: Y015
+    _WhichOneofArgType__overlong_penalty: _TypeAlias = _typing.Literal["_overlong_penalty", b"_overlong_penalty"]  # noqa: Y015
     _WhichOneofReturnType__ppo_epochs: _TypeAlias = _typing.Literal["ppo_epochs"]  # noqa: Y015
     _WhichOneofArgType__ppo_epochs: _TypeAlias = _typing.Literal["_ppo_epochs", b"_ppo_epochs"]  # noqa: Y015
+    _WhichOneofReturnType__preset: _TypeAlias = _typing.Literal["preset"]  # noqa: Y015
+    _WhichOneofArgType__preset: _TypeAlias = _typing.Literal["_preset", b"_preset"]  # noqa: Y015
     _WhichOneofReturnType__ratio_threshold: _TypeAlias = _typing.Literal["ratio_threshold"]  # noqa: Y015
     _WhichOneofArgType__ratio_threshold: _TypeAlias = _typing.Literal["_ratio_threshold", b"_ratio_threshold"]  # noqa: Y015
+    _WhichOneofReturnType__samples_per_prompt: _TypeAlias = _typing.Literal["samples_per_prompt"]  # noqa: Y015
+    _WhichOneofArgType__samples_per_prompt: _TypeAlias = _typing.Literal["_samples_per_prompt", b"_samples_per_prompt"]  # noqa: Y015
     _WhichOneofReturnType__score_clip: _TypeAlias = _typing.Literal["score_clip"]  # noqa: Y015
     _WhichOneofArgType__score_clip: _TypeAlias = _typing.Literal["_score_clip", b"_score_clip"]  # noqa: Y015
     _WhichOneofReturnType__score_scaling: _TypeAlias = _typing.Literal["score_scaling"]  # noqa: Y015
@@ -1443,6 +1792,8 @@ class PPOConfig(_message.Message):
     _WhichOneofArgType__target_kl: _TypeAlias = _typing.Literal["_target_kl", b"_target_kl"]  # noqa: Y015
     _WhichOneofReturnType__value_clip_range: _TypeAlias = _typing.Literal["value_clip_range"]  # noqa: Y015
     _WhichOneofArgType__value_clip_range: _TypeAlias = _typing.Literal["_value_clip_range", b"_value_clip_range"]  # noqa: Y015
+    _WhichOneofReturnType__value_gae_lambda: _TypeAlias = _typing.Literal["value_gae_lambda"]  # noqa: Y015
+    _WhichOneofArgType__value_gae_lambda: _TypeAlias = _typing.Literal["_value_gae_lambda", b"_value_gae_lambda"]  # noqa: Y015
     _WhichOneofReturnType__vf_coef: _TypeAlias = _typing.Literal["vf_coef"]  # noqa: Y015
     _WhichOneofArgType__vf_coef: _TypeAlias = _typing.Literal["_vf_coef", b"_vf_coef"]  # noqa: Y015
     _WhichOneofReturnType__whiten_advantages: _TypeAlias = _typing.Literal["whiten_advantages"]  # noqa: Y015
@@ -1454,6 +1805,14 @@ class PPOConfig(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__clip_range) -> _WhichOneofReturnType__clip_range | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__clip_range_high) -> _WhichOneofReturnType__clip_range_high | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__critic_warmup_steps) -> _WhichOneofReturnType__critic_warmup_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__critic_warmup_until) -> _WhichOneofReturnType__critic_warmup_until | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dual_clip) -> _WhichOneofReturnType__dual_clip | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__entropy_coef) -> _WhichOneofReturnType__entropy_coef | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gae_lambda) -> _WhichOneofReturnType__gae_lambda | None: ...
@@ -1462,13 +1821,29 @@ class PPOConfig(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gradient_accumulation_steps) -> _WhichOneofReturnType__gradient_accumulation_steps | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__huber_delta) -> _WhichOneofReturnType__huber_delta | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__length_adaptive_lambda) -> _WhichOneofReturnType__length_adaptive_lambda | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mask_truncated) -> _WhichOneofReturnType__mask_truncated | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__microbatch_size) -> _WhichOneofReturnType__microbatch_size | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__minibatch_size) -> _WhichOneofReturnType__minibatch_size | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__missing_eos_penalty) -> _WhichOneofReturnType__missing_eos_penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__overlong_buffer_tokens) -> _WhichOneofReturnType__overlong_buffer_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__overlong_penalty) -> _WhichOneofReturnType__overlong_penalty | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ppo_epochs) -> _WhichOneofReturnType__ppo_epochs | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__preset) -> _WhichOneofReturnType__preset | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ratio_threshold) -> _WhichOneofReturnType__ratio_threshold | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__samples_per_prompt) -> _WhichOneofReturnType__samples_per_prompt | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__score_clip) -> _WhichOneofReturnType__score_clip | None: ...
     @_typing.overload
@@ -1479,6 +1854,8 @@ class PPOConfig(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__target_kl) -> _WhichOneofReturnType__target_kl | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__value_clip_range) -> _WhichOneofReturnType__value_clip_range | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value_gae_lambda) -> _WhichOneofReturnType__value_gae_lambda | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__vf_coef) -> _WhichOneofReturnType__vf_coef | None: ...
     @_typing.overload
@@ -1496,8 +1873,10 @@ class KLConfig(_message.Message):
     INIT_KL_COEF_FIELD_NUMBER: _builtins.int
     ADAPTIVE_FIELD_NUMBER: _builtins.int
     FIXED_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     penalty: _builtins.str
     init_kl_coef: _builtins.float
+    placement: _builtins.str
     @_builtins.property
     def adaptive(self) -> Global___AdaptiveKL: ...
     @_builtins.property
@@ -1509,21 +1888,26 @@ class KLConfig(_message.Message):
         init_kl_coef: _builtins.float | None = ...,
         adaptive: Global___AdaptiveKL | None = ...,
         fixed: Global___FixedKL | None = ...,
+        placement: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_init_kl_coef", b"_init_kl_coef", "_penalty", b"_penalty", "adaptive", b"adaptive", "controller", b"controller", "fixed", b"fixed", "init_kl_coef", b"init_kl_coef", "penalty", b"penalty"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_init_kl_coef", b"_init_kl_coef", "_penalty", b"_penalty", "_placement", b"_placement", "adaptive", b"adaptive", "controller", b"controller", "fixed", b"fixed", "init_kl_coef", b"init_kl_coef", "penalty", b"penalty", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_init_kl_coef", b"_init_kl_coef", "_penalty", b"_penalty", "adaptive", b"adaptive", "controller", b"controller", "fixed", b"fixed", "init_kl_coef", b"init_kl_coef", "penalty", b"penalty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_init_kl_coef", b"_init_kl_coef", "_penalty", b"_penalty", "_placement", b"_placement", "adaptive", b"adaptive", "controller", b"controller", "fixed", b"fixed", "init_kl_coef", b"init_kl_coef", "penalty", b"penalty", "placement", b"placement"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__init_kl_coef: _TypeAlias = _typing.Literal["init_kl_coef"]  # noqa: Y015
     _WhichOneofArgType__init_kl_coef: _TypeAlias = _typing.Literal["_init_kl_coef", b"_init_kl_coef"]  # noqa: Y015
     _WhichOneofReturnType__penalty: _TypeAlias = _typing.Literal["penalty"]  # noqa: Y015
     _WhichOneofArgType__penalty: _TypeAlias = _typing.Literal["_penalty", b"_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
+    _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
     _WhichOneofReturnType_controller: _TypeAlias = _typing.Literal["adaptive", "fixed"]  # noqa: Y015
     _WhichOneofArgType_controller: _TypeAlias = _typing.Literal["controller", b"controller"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__init_kl_coef) -> _WhichOneofReturnType__init_kl_coef | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__penalty) -> _WhichOneofReturnType__penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__placement) -> _WhichOneofReturnType__placement | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_controller) -> _WhichOneofReturnType_controller | None: ...
 
@@ -1584,12 +1968,14 @@ class OptimizerConfig(_message.Message):
     EPS_FIELD_NUMBER: _builtins.int
     WEIGHT_DECAY_FIELD_NUMBER: _builtins.int
     MAX_GRAD_NORM_FIELD_NUMBER: _builtins.int
+    VALUE_LEARNING_RATE_FIELD_NUMBER: _builtins.int
     learning_rate: _builtins.float
     schedule: _builtins.str
     warmup_steps: _builtins.int
     eps: _builtins.float
     weight_decay: _builtins.float
     max_grad_norm: _builtins.float
+    value_learning_rate: _builtins.float
     @_builtins.property
     def betas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
     def __init__(
@@ -1602,10 +1988,11 @@ class OptimizerConfig(_message.Message):
         eps: _builtins.float | None = ...,
         weight_decay: _builtins.float | None = ...,
         max_grad_norm: _builtins.float | None = ...,
+        value_learning_rate: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_eps", b"_eps", "_learning_rate", b"_learning_rate", "_max_grad_norm", b"_max_grad_norm", "_schedule", b"_schedule", "_warmup_steps", b"_warmup_steps", "_weight_decay", b"_weight_decay", "eps", b"eps", "learning_rate", b"learning_rate", "max_grad_norm", b"max_grad_norm", "schedule", b"schedule", "warmup_steps", b"warmup_steps", "weight_decay", b"weight_decay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_eps", b"_eps", "_learning_rate", b"_learning_rate", "_max_grad_norm", b"_max_grad_norm", "_schedule", b"_schedule", "_value_learning_rate", b"_value_learning_rate", "_warmup_steps", b"_warmup_steps", "_weight_decay", b"_weight_decay", "eps", b"eps", "learning_rate", b"learning_rate", "max_grad_norm", b"max_grad_norm", "schedule", b"schedule", "value_learning_rate", b"value_learning_rate", "warmup_steps", b"warmup_steps", "weight_decay", b"weight_decay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_eps", b"_eps", "_learning_rate", b"_learning_rate", "_max_grad_norm", b"_max_grad_norm", "_schedule", b"_schedule", "_warmup_steps", b"_warmup_steps", "_weight_decay", b"_weight_decay", "betas", b"betas", "eps", b"eps", "learning_rate", b"learning_rate", "max_grad_norm", b"max_grad_norm", "schedule", b"schedule", "warmup_steps", b"warmup_steps", "weight_decay", b"weight_decay"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_eps", b"_eps", "_learning_rate", b"_learning_rate", "_max_grad_norm", b"_max_grad_norm", "_schedule", b"_schedule", "_value_learning_rate", b"_value_learning_rate", "_warmup_steps", b"_warmup_steps", "_weight_decay", b"_weight_decay", "betas", b"betas", "eps", b"eps", "learning_rate", b"learning_rate", "max_grad_norm", b"max_grad_norm", "schedule", b"schedule", "value_learning_rate", b"value_learning_rate", "warmup_steps", b"warmup_steps", "weight_decay", b"weight_decay"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__eps: _TypeAlias = _typing.Literal["eps"]  # noqa: Y015
     _WhichOneofArgType__eps: _TypeAlias = _typing.Literal["_eps", b"_eps"]  # noqa: Y015
@@ -1615,6 +2002,8 @@ class OptimizerConfig(_message.Message):
     _WhichOneofArgType__max_grad_norm: _TypeAlias = _typing.Literal["_max_grad_norm", b"_max_grad_norm"]  # noqa: Y015
     _WhichOneofReturnType__schedule: _TypeAlias = _typing.Literal["schedule"]  # noqa: Y015
     _WhichOneofArgType__schedule: _TypeAlias = _typing.Literal["_schedule", b"_schedule"]  # noqa: Y015
+    _WhichOneofReturnType__value_learning_rate: _TypeAlias = _typing.Literal["value_learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__value_learning_rate: _TypeAlias = _typing.Literal["_value_learning_rate", b"_value_learning_rate"]  # noqa: Y015
     _WhichOneofReturnType__warmup_steps: _TypeAlias = _typing.Literal["warmup_steps"]  # noqa: Y015
     _WhichOneofArgType__warmup_steps: _TypeAlias = _typing.Literal["_warmup_steps", b"_warmup_steps"]  # noqa: Y015
     _WhichOneofReturnType__weight_decay: _TypeAlias = _typing.Literal["weight_decay"]  # noqa: Y015
@@ -1628,6 +2017,8 @@ class OptimizerConfig(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__schedule) -> _WhichOneofReturnType__schedule | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value_learning_rate) -> _WhichOneofReturnType__value_learning_rate | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__warmup_steps) -> _WhichOneofReturnType__warmup_steps | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight_decay) -> _WhichOneofReturnType__weight_decay | None: ...
@@ -1640,28 +2031,210 @@ class CheckpointConfig(_message.Message):
 
     EVERY_STEPS_FIELD_NUMBER: _builtins.int
     KEEP_LAST_FIELD_NUMBER: _builtins.int
+    KEEP_BEST_FIELD_NUMBER: _builtins.int
+    BEST_METRIC_FIELD_NUMBER: _builtins.int
+    BEST_DIRECTION_FIELD_NUMBER: _builtins.int
     every_steps: _builtins.int
     keep_last: _builtins.int
+    keep_best: _builtins.int
+    best_metric: _builtins.str
+    best_direction: _builtins.str
     def __init__(
         self,
         *,
         every_steps: _builtins.int | None = ...,
         keep_last: _builtins.int | None = ...,
+        keep_best: _builtins.int | None = ...,
+        best_metric: _builtins.str | None = ...,
+        best_direction: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_every_steps", b"_every_steps", "_keep_last", b"_keep_last", "every_steps", b"every_steps", "keep_last", b"keep_last"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_direction", b"_best_direction", "_best_metric", b"_best_metric", "_every_steps", b"_every_steps", "_keep_best", b"_keep_best", "_keep_last", b"_keep_last", "best_direction", b"best_direction", "best_metric", b"best_metric", "every_steps", b"every_steps", "keep_best", b"keep_best", "keep_last", b"keep_last"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_every_steps", b"_every_steps", "_keep_last", b"_keep_last", "every_steps", b"every_steps", "keep_last", b"keep_last"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_direction", b"_best_direction", "_best_metric", b"_best_metric", "_every_steps", b"_every_steps", "_keep_best", b"_keep_best", "_keep_last", b"_keep_last", "best_direction", b"best_direction", "best_metric", b"best_metric", "every_steps", b"every_steps", "keep_best", b"keep_best", "keep_last", b"keep_last"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__best_direction: _TypeAlias = _typing.Literal["best_direction"]  # noqa: Y015
+    _WhichOneofArgType__best_direction: _TypeAlias = _typing.Literal["_best_direction", b"_best_direction"]  # noqa: Y015
+    _WhichOneofReturnType__best_metric: _TypeAlias = _typing.Literal["best_metric"]  # noqa: Y015
+    _WhichOneofArgType__best_metric: _TypeAlias = _typing.Literal["_best_metric", b"_best_metric"]  # noqa: Y015
     _WhichOneofReturnType__every_steps: _TypeAlias = _typing.Literal["every_steps"]  # noqa: Y015
     _WhichOneofArgType__every_steps: _TypeAlias = _typing.Literal["_every_steps", b"_every_steps"]  # noqa: Y015
+    _WhichOneofReturnType__keep_best: _TypeAlias = _typing.Literal["keep_best"]  # noqa: Y015
+    _WhichOneofArgType__keep_best: _TypeAlias = _typing.Literal["_keep_best", b"_keep_best"]  # noqa: Y015
     _WhichOneofReturnType__keep_last: _TypeAlias = _typing.Literal["keep_last"]  # noqa: Y015
     _WhichOneofArgType__keep_last: _TypeAlias = _typing.Literal["_keep_last", b"_keep_last"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_direction) -> _WhichOneofReturnType__best_direction | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_metric) -> _WhichOneofReturnType__best_metric | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__every_steps) -> _WhichOneofReturnType__every_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__keep_best) -> _WhichOneofReturnType__keep_best | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__keep_last) -> _WhichOneofReturnType__keep_last | None: ...
 
 Global___CheckpointConfig: _TypeAlias = CheckpointConfig  # noqa: Y015
+
+@_typing.final
+class EvaluationConfig(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    EVERY_STEPS_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    every_steps: _builtins.int
+    temperature: _builtins.float
+    max_new_tokens: _builtins.int
+    seed: _builtins.int
+    @_builtins.property
+    def prompts(self) -> Global___PromptsConfig: ...
+    def __init__(
+        self,
+        *,
+        prompts: Global___PromptsConfig | None = ...,
+        every_steps: _builtins.int | None = ...,
+        temperature: _builtins.float | None = ...,
+        max_new_tokens: _builtins.int | None = ...,
+        seed: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_every_steps", b"_every_steps", "_max_new_tokens", b"_max_new_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "every_steps", b"every_steps", "max_new_tokens", b"max_new_tokens", "prompts", b"prompts", "seed", b"seed", "temperature", b"temperature"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_every_steps", b"_every_steps", "_max_new_tokens", b"_max_new_tokens", "_seed", b"_seed", "_temperature", b"_temperature", "every_steps", b"every_steps", "max_new_tokens", b"max_new_tokens", "prompts", b"prompts", "seed", b"seed", "temperature", b"temperature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__every_steps: _TypeAlias = _typing.Literal["every_steps"]  # noqa: Y015
+    _WhichOneofArgType__every_steps: _TypeAlias = _typing.Literal["_every_steps", b"_every_steps"]  # noqa: Y015
+    _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
+    _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__every_steps) -> _WhichOneofReturnType__every_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_new_tokens) -> _WhichOneofReturnType__max_new_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
+
+Global___EvaluationConfig: _TypeAlias = EvaluationConfig  # noqa: Y015
+
+@_typing.final
+class EarlyStop(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: _builtins.int
+    DIRECTION_FIELD_NUMBER: _builtins.int
+    PATIENCE_FIELD_NUMBER: _builtins.int
+    MIN_DELTA_FIELD_NUMBER: _builtins.int
+    metric: _builtins.str
+    direction: _builtins.str
+    patience: _builtins.int
+    min_delta: _builtins.float
+    def __init__(
+        self,
+        *,
+        metric: _builtins.str | None = ...,
+        direction: _builtins.str | None = ...,
+        patience: _builtins.int | None = ...,
+        min_delta: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_direction", b"_direction", "_metric", b"_metric", "_min_delta", b"_min_delta", "_patience", b"_patience", "direction", b"direction", "metric", b"metric", "min_delta", b"min_delta", "patience", b"patience"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_direction", b"_direction", "_metric", b"_metric", "_min_delta", b"_min_delta", "_patience", b"_patience", "direction", b"direction", "metric", b"metric", "min_delta", b"min_delta", "patience", b"patience"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__direction: _TypeAlias = _typing.Literal["direction"]  # noqa: Y015
+    _WhichOneofArgType__direction: _TypeAlias = _typing.Literal["_direction", b"_direction"]  # noqa: Y015
+    _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
+    _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
+    _WhichOneofReturnType__min_delta: _TypeAlias = _typing.Literal["min_delta"]  # noqa: Y015
+    _WhichOneofArgType__min_delta: _TypeAlias = _typing.Literal["_min_delta", b"_min_delta"]  # noqa: Y015
+    _WhichOneofReturnType__patience: _TypeAlias = _typing.Literal["patience"]  # noqa: Y015
+    _WhichOneofArgType__patience: _TypeAlias = _typing.Literal["_patience", b"_patience"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__direction) -> _WhichOneofReturnType__direction | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_delta) -> _WhichOneofReturnType__min_delta | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__patience) -> _WhichOneofReturnType__patience | None: ...
+
+Global___EarlyStop: _TypeAlias = EarlyStop  # noqa: Y015
+
+@_typing.final
+class GuardRule(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    METRIC_FIELD_NUMBER: _builtins.int
+    ABOVE_FIELD_NUMBER: _builtins.int
+    BELOW_FIELD_NUMBER: _builtins.int
+    NON_FINITE_FIELD_NUMBER: _builtins.int
+    FOR_STEPS_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FACTOR_FIELD_NUMBER: _builtins.int
+    MAX_TIMES_FIELD_NUMBER: _builtins.int
+    metric: _builtins.str
+    above: _builtins.float
+    below: _builtins.float
+    non_finite: _builtins.bool
+    for_steps: _builtins.int
+    action: _builtins.str
+    learning_rate_factor: _builtins.float
+    max_times: _builtins.int
+    def __init__(
+        self,
+        *,
+        metric: _builtins.str | None = ...,
+        above: _builtins.float | None = ...,
+        below: _builtins.float | None = ...,
+        non_finite: _builtins.bool | None = ...,
+        for_steps: _builtins.int | None = ...,
+        action: _builtins.str | None = ...,
+        learning_rate_factor: _builtins.float | None = ...,
+        max_times: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_above", b"_above", "_action", b"_action", "_below", b"_below", "_for_steps", b"_for_steps", "_learning_rate_factor", b"_learning_rate_factor", "_max_times", b"_max_times", "_metric", b"_metric", "_non_finite", b"_non_finite", "above", b"above", "action", b"action", "below", b"below", "for_steps", b"for_steps", "learning_rate_factor", b"learning_rate_factor", "max_times", b"max_times", "metric", b"metric", "non_finite", b"non_finite"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_above", b"_above", "_action", b"_action", "_below", b"_below", "_for_steps", b"_for_steps", "_learning_rate_factor", b"_learning_rate_factor", "_max_times", b"_max_times", "_metric", b"_metric", "_non_finite", b"_non_finite", "above", b"above", "action", b"action", "below", b"below", "for_steps", b"for_steps", "learning_rate_factor", b"learning_rate_factor", "max_times", b"max_times", "metric", b"metric", "non_finite", b"non_finite"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__above: _TypeAlias = _typing.Literal["above"]  # noqa: Y015
+    _WhichOneofArgType__above: _TypeAlias = _typing.Literal["_above", b"_above"]  # noqa: Y015
+    _WhichOneofReturnType__action: _TypeAlias = _typing.Literal["action"]  # noqa: Y015
+    _WhichOneofArgType__action: _TypeAlias = _typing.Literal["_action", b"_action"]  # noqa: Y015
+    _WhichOneofReturnType__below: _TypeAlias = _typing.Literal["below"]  # noqa: Y015
+    _WhichOneofArgType__below: _TypeAlias = _typing.Literal["_below", b"_below"]  # noqa: Y015
+    _WhichOneofReturnType__for_steps: _TypeAlias = _typing.Literal["for_steps"]  # noqa: Y015
+    _WhichOneofArgType__for_steps: _TypeAlias = _typing.Literal["_for_steps", b"_for_steps"]  # noqa: Y015
+    _WhichOneofReturnType__learning_rate_factor: _TypeAlias = _typing.Literal["learning_rate_factor"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate_factor: _TypeAlias = _typing.Literal["_learning_rate_factor", b"_learning_rate_factor"]  # noqa: Y015
+    _WhichOneofReturnType__max_times: _TypeAlias = _typing.Literal["max_times"]  # noqa: Y015
+    _WhichOneofArgType__max_times: _TypeAlias = _typing.Literal["_max_times", b"_max_times"]  # noqa: Y015
+    _WhichOneofReturnType__metric: _TypeAlias = _typing.Literal["metric"]  # noqa: Y015
+    _WhichOneofArgType__metric: _TypeAlias = _typing.Literal["_metric", b"_metric"]  # noqa: Y015
+    _WhichOneofReturnType__non_finite: _TypeAlias = _typing.Literal["non_finite"]  # noqa: Y015
+    _WhichOneofArgType__non_finite: _TypeAlias = _typing.Literal["_non_finite", b"_non_finite"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__above) -> _WhichOneofReturnType__above | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__action) -> _WhichOneofReturnType__action | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__below) -> _WhichOneofReturnType__below | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__for_steps) -> _WhichOneofReturnType__for_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate_factor) -> _WhichOneofReturnType__learning_rate_factor | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_times) -> _WhichOneofReturnType__max_times | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__metric) -> _WhichOneofReturnType__metric | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__non_finite) -> _WhichOneofReturnType__non_finite | None: ...
+
+Global___GuardRule: _TypeAlias = GuardRule  # noqa: Y015
 
 @_typing.final
 class LoggingConfig(_message.Message):
@@ -1669,28 +2242,86 @@ class LoggingConfig(_message.Message):
 
     TENSORBOARD_FIELD_NUMBER: _builtins.int
     SAMPLES_PER_STEP_FIELD_NUMBER: _builtins.int
+    WANDB_FIELD_NUMBER: _builtins.int
+    TOKEN_VALUES_FIELD_NUMBER: _builtins.int
     tensorboard: _builtins.bool
     samples_per_step: _builtins.int
+    token_values: _builtins.bool
+    @_builtins.property
+    def wandb(self) -> Global___WandbConfig: ...
     def __init__(
         self,
         *,
         tensorboard: _builtins.bool | None = ...,
         samples_per_step: _builtins.int | None = ...,
+        wandb: Global___WandbConfig | None = ...,
+        token_values: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_samples_per_step", b"_samples_per_step", "_tensorboard", b"_tensorboard", "samples_per_step", b"samples_per_step", "tensorboard", b"tensorboard"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_samples_per_step", b"_samples_per_step", "_tensorboard", b"_tensorboard", "_token_values", b"_token_values", "samples_per_step", b"samples_per_step", "tensorboard", b"tensorboard", "token_values", b"token_values", "wandb", b"wandb"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_samples_per_step", b"_samples_per_step", "_tensorboard", b"_tensorboard", "samples_per_step", b"samples_per_step", "tensorboard", b"tensorboard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_samples_per_step", b"_samples_per_step", "_tensorboard", b"_tensorboard", "_token_values", b"_token_values", "samples_per_step", b"samples_per_step", "tensorboard", b"tensorboard", "token_values", b"token_values", "wandb", b"wandb"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__samples_per_step: _TypeAlias = _typing.Literal["samples_per_step"]  # noqa: Y015
     _WhichOneofArgType__samples_per_step: _TypeAlias = _typing.Literal["_samples_per_step", b"_samples_per_step"]  # noqa: Y015
     _WhichOneofReturnType__tensorboard: _TypeAlias = _typing.Literal["tensorboard"]  # noqa: Y015
     _WhichOneofArgType__tensorboard: _TypeAlias = _typing.Literal["_tensorboard", b"_tensorboard"]  # noqa: Y015
+    _WhichOneofReturnType__token_values: _TypeAlias = _typing.Literal["token_values"]  # noqa: Y015
+    _WhichOneofArgType__token_values: _TypeAlias = _typing.Literal["_token_values", b"_token_values"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__samples_per_step) -> _WhichOneofReturnType__samples_per_step | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tensorboard) -> _WhichOneofReturnType__tensorboard | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token_values) -> _WhichOneofReturnType__token_values | None: ...
 
 Global___LoggingConfig: _TypeAlias = LoggingConfig  # noqa: Y015
+
+@_typing.final
+class WandbConfig(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROJECT_FIELD_NUMBER: _builtins.int
+    ENTITY_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    project: _builtins.str
+    entity: _builtins.str
+    group: _builtins.str
+    mode: _builtins.str
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        project: _builtins.str | None = ...,
+        entity: _builtins.str | None = ...,
+        group: _builtins.str | None = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        mode: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_entity", b"_entity", "_group", b"_group", "_mode", b"_mode", "_project", b"_project", "entity", b"entity", "group", b"group", "mode", b"mode", "project", b"project"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_entity", b"_entity", "_group", b"_group", "_mode", b"_mode", "_project", b"_project", "entity", b"entity", "group", b"group", "mode", b"mode", "project", b"project", "tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__entity: _TypeAlias = _typing.Literal["entity"]  # noqa: Y015
+    _WhichOneofArgType__entity: _TypeAlias = _typing.Literal["_entity", b"_entity"]  # noqa: Y015
+    _WhichOneofReturnType__group: _TypeAlias = _typing.Literal["group"]  # noqa: Y015
+    _WhichOneofArgType__group: _TypeAlias = _typing.Literal["_group", b"_group"]  # noqa: Y015
+    _WhichOneofReturnType__mode: _TypeAlias = _typing.Literal["mode"]  # noqa: Y015
+    _WhichOneofArgType__mode: _TypeAlias = _typing.Literal["_mode", b"_mode"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__entity) -> _WhichOneofReturnType__entity | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__group) -> _WhichOneofReturnType__group | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode) -> _WhichOneofReturnType__mode | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
+
+Global___WandbConfig: _TypeAlias = WandbConfig  # noqa: Y015
 
 @_typing.final
 class Resources(_message.Message):

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from jobs import lifecycle
 from jobs.auth import LOCAL, Principal
 from ppo_engine.events import StepDone
-from ppo_engine.stats import SCALARS, component_key
+from ppo_engine.stats import REWARDS, SCALARS
 from tests.support.attempts import claimed, submitted
 from tests.support.http_api import App
 
@@ -42,7 +42,7 @@ def test_a_running_job_shows_every_statistic_and_a_finished_one_nothing(fresh: A
     job_id = submitted(db, LOCAL, name='my "first" job')
     assert job_id not in str(series(fresh, "/metrics/jobs"))
     held = claimed(db, job_id)
-    scalars = {key: float(index) for index, key in enumerate(SCALARS)} | {component_key("sentiment"): 0.25}
+    scalars = {key: float(index) for index, key in enumerate(SCALARS)} | {REWARDS.key("sentiment"): 0.25}
     lifecycle.record_step(db, held.lease, StepDone(step=3, scalars=scalars))
     shown = series(fresh, "/metrics/jobs")
     for metric in SCALARS.values():

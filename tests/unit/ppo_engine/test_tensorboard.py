@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ppo_engine.events import Sample
-from ppo_engine.stats import HISTOGRAMS, SCALARS, StepStats, component_key
+from ppo_engine.stats import HISTOGRAMS, REWARDS, SCALARS, StepStats
 from ppo_engine.tensorboard import TensorBoardWriter, samples_table
 
 with warnings.catch_warnings():  # the HTML sanitiser inside TensorBoard warns when it is imported
@@ -29,7 +29,7 @@ def sample(prompt: str = "The movie was", response: str = " good", **options: ob
 def step(number: int, value: float = 1.0) -> StepStats:
     return StepStats(
         step=number,
-        scalars={"env/reward_mean": value, component_key("mood"): value / 2},
+        scalars={"env/reward_mean": value, REWARDS.key("mood"): value / 2},
         histograms={"env/reward_dist": [0.0, 1.0, value]},
     )
 
@@ -48,7 +48,7 @@ def written(folder: Path, *steps: StepStats, purge_step: int | None = None) -> E
 
 
 def test_every_metric_arrives_under_its_own_key_and_kind(tmp_path: Path) -> None:
-    scalars = {key: float(index) for index, key in enumerate([*SCALARS, component_key("mood")])}
+    scalars = {key: float(index) for index, key in enumerate([*SCALARS, REWARDS.key("mood")])}
     histograms = {key: [float(index), index + 1.0] for index, key in enumerate(HISTOGRAMS)}
     events = written(tmp_path, StepStats(step=3, scalars=scalars, histograms=histograms))
     assert set(events.Tags()["scalars"]) == set(scalars)

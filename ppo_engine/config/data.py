@@ -1,0 +1,54 @@
+"""The texts of a run: prompts, and the texts of the pretraining loss."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from ppo_engine.config.base import Config, OneOf
+
+
+class PromptFile(Config):
+    """Prompts in a file under one of the operator's data roots."""
+
+    path: str = Field(
+        min_length=1, max_length=4096, description="JSON Lines (`.jsonl`), or one prompt a line (`.txt`)."
+    )
+    field: str = Field(
+        "prompt",
+        min_length=1,
+        max_length=128,
+        description="Name of the prompt's field in a JSON line: a string, or with `chat` a list of messages. Rewards "
+        "see the other fields too, for example `answer`.",
+    )
+
+
+class ChatConfig(Config):
+    """Prompts are what a user says; the model's own chat template makes the text of them."""
+
+    system: str | None = Field(None, max_length=100_000, description="System message before each prompt.")
+
+
+class PromptsConfig(OneOf):
+    """The prompts a run draws from."""
+
+    alternatives = ("inline", "file")
+
+    inline: list[Annotated[str, StringConstraints(min_length=1, max_length=100_000)]] | None = Field(
+        None, min_length=1, max_length=10_000, description="Prompts written in the spec."
+    )
+    file: PromptFile | None = Field(None, description="Prompts in a file.")
+    chat: ChatConfig | None = Field(None, description="Put prompts through the policy's chat template.")
+    max_tokens: int | None = Field(
+        None, ge=1, le=1_000_000, description="Longest prompt in tokens; longer ones are left out, and counted."
+    )
+    shuffle: bool = Field(True, description="New order every pass; off: in file order.")
+
+
+class PTXConfig(Config):
+    """A language-model loss on ordinary text beside PPO (PPO-ptx: Ouyang et al. 2022, arXiv:2203.02155, eq. 2)."""
+
+    texts: PromptsConfig = Field(description="The texts; `max_tokens` cuts them here, and `chat` is not possible.")
+    coef: float = Field(1.0, gt=0.0, le=1e3, description="Weight of the loss.")
+    batch_size: int = Field(8, ge=1, le=100_000, description="Texts per optimizer step.")
