@@ -49,6 +49,15 @@ LEARNING = Row(
             queries=[Query(expr=prometheus_name("env/reward/x_mean") + CHOSEN, legend="{{component}}")],
         ),
         Panel(
+            title="Responses without a score",
+            unit="percentunit",
+            read="Share of responses that a reward component could not score: a reward server that fails, a text that "
+            "cannot be parsed. 0 is normal; what is learned from the rest is biased.",
+            queries=[q("env/reward_errors", "errors")],
+            lowest=0,
+            highest=1,
+        ),
+        Panel(
             title="Score that the optimiser sees",
             unit="none",
             read="After scaling and clipping. `rlhf_reward` is the score minus the KL penalty of the whole response: "
@@ -123,6 +132,7 @@ UPDATE = Row(
             queries=[
                 q("ppo/loss/policy", "policy"),
                 q("ppo/loss/entropy", "entropy term"),
+                q("ppo/loss/kl", "KL term"),
                 q("ppo/loss/total", "total"),
             ],
         ),
@@ -176,7 +186,7 @@ UPDATE = Row(
             title="Learning rate",
             unit="sci",
             read="Used in this step, after warm-up and schedule.",
-            queries=[q("ppo/learning_rate")],
+            queries=[q("ppo/learning_rate", "policy"), q("ppo/value_learning_rate", "critic")],
             lowest=0,
         ),
         Panel(
@@ -218,6 +228,55 @@ CRITIC = Row(
             read="A critic that sees little has a much smaller variance than the return.",
             queries=[q("ppo/returns/var", "return"), q("ppo/val/var", "value")],
             lowest=0,
+        ),
+    ],
+)
+
+EVALUATION = Row(
+    title="Does it hold on prompts it is not trained on?",
+    panels=[
+        Panel(
+            title="Reward, evaluated",
+            unit="none",
+            read="Raw reward over the evaluation prompts, mean and standard deviation, in the steps that evaluate. It "
+            "should rise with the reward of training; training alone rising means memorised prompts.",
+            queries=spread("eval/reward_mean", "eval/reward_std"),
+            band=BAND,
+        ),
+        Panel(
+            title="Reward components, evaluated",
+            unit="none",
+            read="Mean raw score of each term of the reward over the evaluation prompts.",
+            queries=[Query(expr=prometheus_name("eval/reward/x_mean") + CHOSEN, legend="{{component}}")],
+        ),
+        Panel(
+            title="KL and entropy, evaluated",
+            unit="suffix: nats/seq",
+            read="As in training, over the evaluation prompts. Bounded and positive; an entropy near 0 is a collapse.",
+            queries=[q("eval/kl", "KL"), q("eval/entropy", "entropy")],
+        ),
+        Panel(
+            title="Response length, evaluated",
+            unit="suffix: tokens",
+            read="Mean over the evaluation prompts: a drift to max_new_tokens or to nothing shows here too.",
+            queries=[q("eval/responses_len_mean", "length")],
+            lowest=0,
+        ),
+        Panel(
+            title="How evaluated responses end",
+            unit="percentunit",
+            read="Share that ended by themselves.",
+            queries=[q("eval/eos_fraction", "ended")],
+            lowest=0,
+            highest=1,
+        ),
+        Panel(
+            title="Texts of the ptx term",
+            unit="none",
+            read="Language-model loss on the ptx texts, nats per token, and exp of it. Rising: the policy forgets "
+            "what these texts are there to keep; raise the weight of the term.",
+            queries=[q("ppo/loss/ptx", "loss"), q("objective/ptx_perplexity", "perplexity")],
+            log_scale=True,
         ),
     ],
 )
@@ -298,5 +357,5 @@ DASHBOARD = Dashboard(
         variable("name", "Job name", "label_values(ppo_job_info, name)"),
         variable("job_id", "Job", 'label_values(ppo_job_info{name="$name"}, job_id)'),
     ],
-    rows=[LEARNING, ITSELF, UPDATE, CRITIC, RESPONSES, COST],
+    rows=[LEARNING, EVALUATION, ITSELF, UPDATE, CRITIC, RESPONSES, COST],
 )

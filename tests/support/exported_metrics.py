@@ -22,7 +22,7 @@ from jobs.db import Database
 from jobs.migrate import migrate
 from jobs.spec import parse_spec
 from ppo_engine.events import StepDone
-from ppo_engine.stats import REWARDS, SCALARS
+from ppo_engine.stats import FAMILIES, SCALARS
 from worker.gauges import Gauges
 
 Exported = Mapping[str, set[str]]
@@ -69,7 +69,7 @@ def run_one_job(db: Database) -> str:
     lifecycle.beat_worker(db, "w1", host="h", metrics_url="http://h:9/metrics", slots=2, busy=1, queues=["default"])
     claim = lifecycle.claim(db, worker_id="w1", queues=["default"], lease_seconds=60)
     assert claim is not None
-    scalars = dict.fromkeys([*SCALARS, REWARDS.key("long")], 0.5)
+    scalars = dict.fromkeys([*SCALARS, *(family.key("long") for family in FAMILIES)], 0.5)
     lifecycle.record_step(db, claim.lease, StepDone(step=1, scalars=scalars))
     return job.id
 
