@@ -71,6 +71,14 @@ class RewardFailed(EngineError):
     suggestion = "Fix the named reward component; scores must be one finite number per response."
 
 
+class RewardUnavailable(RewardFailed):
+    """A reward server did not answer as it should; it may later."""
+
+    code = "reward_unavailable"
+    retryable = True
+    suggestion = "Check the reward server; the run goes on from its last checkpoint when it is tried again."
+
+
 class NonFinite(EngineError):
     """A loss, score, advantage or gradient is not finite; the weights were left as they were."""
 

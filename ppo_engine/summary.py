@@ -46,9 +46,11 @@ def spread(prefix: str, mean: str, std: str, values: Sequence[float]) -> dict[st
 
 
 def reward_scalars(scores: Scores) -> dict[str, float]:
-    """Raw rewards, whole and by component."""
-    components = {REWARDS.key(name): sum(values) / len(values) for name, values in scores.components.items()}
-    return spread("env/", "reward_mean", "reward_std", scores.total) | components
+    """Raw rewards of the responses that were not dropped; every component over the responses it could score."""
+    scored = {name: [x for x in values if x is not None] for name, values in scores.components.items()}
+    components = {REWARDS.key(name): sum(values) / len(values) for name, values in scored.items() if values}
+    errors = {"env/reward_errors": scores.error_fraction}
+    return spread("env/", "reward_mean", "reward_std", scores.kept) | errors | components
 
 
 def length_scalars(batch: RolloutBatch) -> dict[str, float]:

@@ -25,7 +25,7 @@ from ppo_engine.models import LanguageModel, Policy
 from ppo_engine.optim import GuardedStepper, learning_rate, make_optimizer
 from ppo_engine.optimise import Optimiser, UpdateRecord, UpdateRules
 from ppo_engine.prompts import PromptSource
-from ppo_engine.rewards import Scorer
+from ppo_engine.rewards import Exchange, Scorer
 from ppo_engine.rollout import Responder, Rollout, end_token_ids
 from ppo_engine.runtime import peak_memory_bytes
 from ppo_engine.shaping import RunningMoments, per_token_rewards, process_scores
@@ -125,7 +125,13 @@ class Trainer:
         with clock.phase("scoring"):
             texts = [prompt.text for prompt in prompts]
             responses = self.responder.texts(sequences)
-            scores = self.scorer.score(texts, responses)
+            lengths = sequences.response_present.sum(dim=1).tolist()
+            scores = self.scorer.score(
+                [
+                    Exchange(prompt=prompt, response=response, record={}, response_tokens=tokens)
+                    for prompt, response, tokens in zip(texts, responses, lengths, strict=True)
+                ]
+            )
         return Rollout(
             prompts=texts,
             responses=responses,
@@ -199,7 +205,7 @@ class Trainer:
         with clock.phase("calc_stats"):
             scalars = self.scalars(update) | reward_scalars(rollout.scores)
             scalars |= sampling_scalars(rollout.finished, rollout.sampler_logprobs, batch)
-            distributions = histograms(batch, update.targets, update.record, rollout.scores.total)
+            distributions = histograms(batch, update.targets, update.record, rollout.scores.kept)
         total = clock.total()
         tokens = float(batch.sequences.response_present.sum())
         scalars |= {"time/ppo/total": total, "tokens/per_second": tokens / total, **clock.seconds}
@@ -224,7 +230,7 @@ class Trainer:
                 prompt=rollout.prompts[i],
                 response=rollout.responses[i],
                 score=rollout.scores.total[i],
-                components={name: values[i] for name, values in rollout.scores.components.items()},
+                components={name: x for name, xs in rollout.scores.components.items() if (x := xs[i]) is not None},
                 kl=None if kl is None else kl[i],
                 response_tokens=tokens[i],
                 finished=rollout.finished[i],

@@ -9,11 +9,12 @@ import torch
 
 from ppo_engine.config import RewardComponent
 from ppo_engine.errors import InvalidConfig
+from ppo_engine.rewards.exchange import Exchange, RewardFn
 from ppo_engine.rewards.model import load_reward_model
 from ppo_engine.rewards.rules import build_rule
-from ppo_engine.rewards.scorer import RewardFn, Scorer, Scores
+from ppo_engine.rewards.scorer import Component, Scorer, Scores, ScoringSession
 
-__all__ = ["RewardFn", "Scorer", "Scores", "build_scorer"]
+__all__ = ["Component", "Exchange", "RewardFn", "Scorer", "Scores", "ScoringSession", "build_scorer"]
 
 
 def build_scorer(components: Sequence[RewardComponent], *, roots: Sequence[Path], device: torch.device) -> Scorer:
@@ -24,7 +25,20 @@ def build_scorer(components: Sequence[RewardComponent], *, roots: Sequence[Path]
         ModelUnavailable: a reward model that cannot be loaded.
         RewardFailed: a reward model that does not give one score per text.
     """
-    return Scorer([(item.name, item.weight, _build(item, roots, device)) for item in components])
+    return Scorer(
+        [
+            Component(
+                name=item.name,
+                reward=_build(item, roots, device),
+                weight=item.weight,
+                shadow=item.shadow,
+                on_error=item.on_error,
+                max_error_rate=item.max_error_rate,
+                dense=item.plugin is not None,
+            )
+            for item in components
+        ]
+    )
 
 
 def _build(component: RewardComponent, roots: Sequence[Path], device: torch.device) -> RewardFn:

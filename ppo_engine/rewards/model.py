@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from ppo_engine.config import ModelReward, ModelSource
 from ppo_engine.errors import ModelUnavailable, RewardFailed
-from ppo_engine.rewards.scorer import RewardFn
+from ppo_engine.rewards.exchange import Exchange, RewardFn
 from ppo_engine.sources import SourceError, resolve
 
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError)
@@ -29,10 +29,9 @@ class SequenceClassifierReward:
         self._max_tokens = min(spec.max_tokens, tokenizer.model_max_length, _positions(model))
         self._device = device
 
-    def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
+    def __call__(self, exchanges: Sequence[Exchange]) -> list[float]:
         """Return one logit per response."""
-        pairs = zip(prompts, responses, strict=True)
-        texts = [prompt + response if self._include_prompt else response for prompt, response in pairs]
+        texts = [item.prompt + item.response if self._include_prompt else item.response for item in exchanges]
         # Texts of like length share a batch, so that little of it is padding.
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
         scores = [0.0] * len(texts)

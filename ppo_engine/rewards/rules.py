@@ -12,10 +12,10 @@ from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
 
 from ppo_engine.config import RULES, KeywordRule, LengthRule, RegexRule, RepetitionRule, RuleReward, SentimentRule
 from ppo_engine.errors import InvalidConfig, RewardFailed
-from ppo_engine.rewards.scorer import RewardFn
+from ppo_engine.rewards.exchange import Exchange, RewardFn, Unscored
 
-TextScore = Callable[[str, str], float]
-"""(prompt, response) -> score."""
+ExchangeScore = Callable[[Exchange], float]
+"""Scores one exchange; what it raises says why it cannot."""
 
 REGEX_SECONDS = 1.0
 """Longest search in one response: a pattern that backtracks for ever must not hang the run."""
@@ -35,64 +35,74 @@ def build_rule(rule: RuleReward) -> RewardFn:
         raise InvalidConfig(f"rule `{rule.name}`: {error}") from error
     score = _SCORES[rule.name](params)
 
-    def reward(prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
-        return [score(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+    def reward(exchanges: Sequence[Exchange]) -> list[float | Unscored]:
+        return [_attempt(score, exchange) for exchange in exchanges]
 
     return reward
 
 
-def sentiment(params: SentimentRule) -> TextScore:
+def _attempt(score: ExchangeScore, exchange: Exchange) -> float | Unscored:
+    """A rule that fails on one response still scores the others."""
+    try:
+        return score(exchange)
+    except RewardFailed as error:
+        return Unscored(error.message)
+    except Exception as error:
+        return Unscored(f"it raised {type(error).__name__}: {error}")
+
+
+def sentiment(params: SentimentRule) -> ExchangeScore:
     """VADER's compound score in [-1, 1]; 0 for a text without a word of its lexicon."""
     analyzer = _analyzer()
 
-    def score(prompt: str, response: str) -> float:
-        text = prompt + response if params.include_prompt else response
+    def score(exchange: Exchange) -> float:
+        text = exchange.prompt + exchange.response if params.include_prompt else exchange.response
         return float(analyzer.polarity_scores(text)["compound"])
 
     return score
 
 
-def length(params: LengthRule) -> TextScore:
+def length(params: LengthRule) -> ExchangeScore:
     """max(-1, 1 - |words - target| / target): 1 at the target, 0 for nothing at all."""
 
-    def score(_prompt: str, response: str) -> float:
-        return max(-1.0, 1.0 - abs(len(response.split()) - params.target) / params.target)
+    def score(exchange: Exchange) -> float:
+        return max(-1.0, 1.0 - abs(len(exchange.response.split()) - params.target) / params.target)
 
     return score
 
 
-def regex_match(params: RegexRule) -> TextScore:
+def regex_match(params: RegexRule) -> ExchangeScore:
     """1 where the pattern is found, else 0."""
     try:
         pattern = regex.compile(params.pattern)
     except regex.error as error:
         raise InvalidConfig(f"rule `regex`: bad pattern: {error}") from error
 
-    def score(_prompt: str, response: str) -> float:
+    def score(exchange: Exchange) -> float:
         try:
-            return float(pattern.search(response, timeout=REGEX_SECONDS) is not None)
+            return float(pattern.search(exchange.response, timeout=REGEX_SECONDS) is not None)
         except TimeoutError:
             raise RewardFailed(f"the pattern took more than {REGEX_SECONDS:g} s on one response") from None
 
     return score
 
 
-def keyword(params: KeywordRule) -> TextScore:
+def keyword(params: KeywordRule) -> ExchangeScore:
     """The share of the words and phrases that occur, as whole words, without regard to case and spacing."""
     patterns = [re.compile(rf"(?<!\w){re.escape(_plain(word))}(?!\w)") for word in params.words]
 
-    def score(_prompt: str, response: str) -> float:
-        text = _plain(response)
+    def score(exchange: Exchange) -> float:
+        text = _plain(exchange.response)
         return sum(pattern.search(text) is not None for pattern in patterns) / len(patterns)
 
     return score
 
 
-def repetition(params: RepetitionRule) -> TextScore:
+def repetition(params: RepetitionRule) -> ExchangeScore:
     """Minus the share of the n-grams that occurred before; 0 for a response shorter than one n-gram."""
 
-    def score(_prompt: str, response: str) -> float:
-        words = response.split()
+    def score(exchange: Exchange) -> float:
+        words = exchange.response.split()
         ngrams = [tuple(words[i : i + params.ngram]) for i in range(len(words) - params.ngram + 1)]
         return (len(set(ngrams)) - len(ngrams)) / len(ngrams) if ngrams else 0.0
 
@@ -109,7 +119,7 @@ def _analyzer() -> SentimentIntensityAnalyzer:
     return SentimentIntensityAnalyzer()
 
 
-_SCORES: dict[str, Callable[[Any], TextScore]] = {
+_SCORES: dict[str, Callable[[Any], ExchangeScore]] = {
     "sentiment": sentiment,
     "length": length,
     "regex": regex_match,

@@ -12,8 +12,9 @@ from transformers import AutoModelForSequenceClassification
 
 from ppo_engine.config import ModelReward, RewardComponent
 from ppo_engine.errors import ModelUnavailable, RewardFailed
-from ppo_engine.rewards import RewardFn, build_scorer
+from ppo_engine.rewards import Exchange, RewardFn, build_scorer
 from ppo_engine.rewards.model import load_reward_model
+from tests.support.exchanges import exchange
 from tests.support.tiny_models import byte_tokenizer, tiny_classifier, tiny_llama
 
 CPU = torch.device("cpu")
@@ -23,6 +24,10 @@ RESPONSES = [" good", " rather long response, longer than all others here.", "",
 
 def load(root: Path, **options: object) -> RewardFn:
     return load_reward_model(ModelReward.model_validate({"source": {"path": "rm"}, **options}), [root], CPU)
+
+
+def pairs(prompts: list[str], responses: list[str]) -> list[Exchange]:
+    return [exchange(response, prompt=prompt) for prompt, response in zip(prompts, responses, strict=True)]
 
 
 def alone(root: Path, text: str) -> float:
@@ -37,7 +42,7 @@ def alone(root: Path, text: str) -> float:
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
 def test_scores_do_not_depend_on_the_batch(tmp_path: Path, family: str, batch_size: int) -> None:
     tiny_classifier(tmp_path / "rm", family=family)
-    scores = load(tmp_path, batch_size=batch_size)(PROMPTS, RESPONSES)
+    scores = load(tmp_path, batch_size=batch_size)(pairs(PROMPTS, RESPONSES))
     expected = [alone(tmp_path, prompt + response) for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
     assert scores == pytest.approx(expected, abs=1e-5)
     assert max(scores) - min(scores) > 0.1
@@ -45,31 +50,31 @@ def test_scores_do_not_depend_on_the_batch(tmp_path: Path, family: str, batch_si
 
 def test_the_response_alone_is_scored_when_asked(tmp_path: Path) -> None:
     tiny_classifier(tmp_path / "rm")
-    (score,) = load(tmp_path, include_prompt=False)(["The movie was"], [" good"])
+    (score,) = load(tmp_path, include_prompt=False)(pairs(["The movie was"], [" good"]))
     assert score == pytest.approx(alone(tmp_path, " good"), abs=1e-5)
 
 
 def test_an_empty_text_has_a_score(tmp_path: Path) -> None:
     tiny_classifier(tmp_path / "rm")
-    scores = load(tmp_path, include_prompt=False)(["a", "b"], ["", "some words"])
+    scores = load(tmp_path, include_prompt=False)(pairs(["a", "b"], ["", "some words"]))
     assert scores == pytest.approx([alone(tmp_path, "<|end|>"), alone(tmp_path, "some words")], abs=1e-5)
 
 
 def test_a_long_text_loses_its_beginning(tmp_path: Path) -> None:
     tiny_classifier(tmp_path / "rm")
-    (score,) = load(tmp_path, max_tokens=8)(["0123456789"], ["abcdef"])
+    (score,) = load(tmp_path, max_tokens=8)(pairs(["0123456789"], ["abcdef"]))
     assert score == pytest.approx(alone(tmp_path, "89abcdef"), abs=1e-5)
 
 
 def test_a_text_beyond_the_models_positions_is_cut(tmp_path: Path) -> None:
     tiny_classifier(tmp_path / "rm", family="gpt2")
-    (score,) = load(tmp_path, max_tokens=10_000)(["x" * 5000], ["the end"])
+    (score,) = load(tmp_path, max_tokens=10_000)(pairs(["x" * 5000], ["the end"]))
     assert score == pytest.approx(alone(tmp_path, "x" * 249 + "the end"), abs=1e-5)
 
 
 def test_a_tokenizer_without_a_pad_token_pads_with_the_end(tmp_path: Path) -> None:
     tiny_classifier(tmp_path / "rm", pad=None)
-    scores = load(tmp_path)(PROMPTS, RESPONSES)
+    scores = load(tmp_path)(pairs(PROMPTS, RESPONSES))
     assert scores[1] == pytest.approx(alone(tmp_path, PROMPTS[1] + RESPONSES[1]), abs=1e-5)
     assert scores[4] == pytest.approx(alone(tmp_path, "x"), abs=1e-5)
 
@@ -79,7 +84,7 @@ def test_token_types_of_a_generic_tokenizer_do_not_reach_the_model(tmp_path: Pat
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (score,) = load(tmp_path)(["The movie was"], [" good"])
+    (score,) = load(tmp_path)(pairs(["The movie was"], [" good"]))
     assert score == pytest.approx(alone(tmp_path, "The movie was good"), abs=1e-5)
 
 
@@ -93,8 +98,10 @@ def test_nan_weights_fail_with_the_components_name(tmp_path: Path) -> None:
     tiny_classifier(tmp_path / "rm", nan=True)
     component = RewardComponent.model_validate({"name": "helpful", "model": {"source": {"path": "rm"}}})
     scorer = build_scorer([component], roots=[tmp_path], device=CPU)
-    with pytest.raises(RewardFailed, match="reward `helpful` is nan at index 0 of 2"):
-        scorer.score(["a", "b"], ["c", "d"])
+    with pytest.raises(
+        RewardFailed, match="reward `helpful` could not score response 0 of 2: nan is not a finite number"
+    ):
+        scorer.score(pairs(["a", "b"], ["c", "d"]))
 
 
 def test_a_language_model_has_no_trained_scoring_head(tmp_path: Path) -> None:
