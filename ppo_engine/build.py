@@ -17,7 +17,8 @@ from ppo_engine import checkpoint
 from ppo_engine.config import ModelSource, TrainConfig, cross_checks
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.events import Phase
-from ppo_engine.models import LanguageModel, Policy, load_language_model, load_tokenizer
+from ppo_engine.loading import load_language_model, load_tokenizer
+from ppo_engine.models import LanguageModel, Policy
 from ppo_engine.prompts import PromptSource, load_prompts
 from ppo_engine.rewards import build_scorer
 from ppo_engine.runtime import seed_everything

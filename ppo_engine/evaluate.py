@@ -62,7 +62,7 @@ def _full_kl(
     policy: Policy, reference: LanguageModel, part: Sequences, ref_hidden: Tensor, distribution: Distribution
 ) -> Tensor:
     mask, language = part.response_mask, policy.language
-    hidden = language.response_hidden(part)[mask]
+    hidden = language.trunk.response_hidden(part)[mask]
     positions = response_positions(mask)[mask]
     kl = full_kl(hidden, ref_hidden[mask], positions, language.head, reference.head, distribution)
     return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, kl.float())

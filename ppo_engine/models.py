@@ -1,25 +1,21 @@
-"""Policy, value head and reference: loading, and the forward passes the engine needs.
+"""Policy and critic: the forward passes the engine needs.
 
 Legend: B sequences, P prompt tokens, T response tokens, H hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ppo_engine.batch import Sequences
-from ppo_engine.config import ModelSource, ValueHeadInit
+from ppo_engine.config import ValueHeadInit
 from ppo_engine.errors import ModelUnavailable
 from ppo_engine.logprobs import Distribution, token_logprobs
-from ppo_engine.sources import SourceError, resolve
+from ppo_engine.trunk import Trunk
 
 VALUE_HEAD_STD = 0.2
 """Spread of a `normal` value head (TRL `v_head_initializer_range`)."""
@@ -63,28 +59,12 @@ class LanguageModel(nn.Module):
         if model.get_output_embeddings() is None or model.base_model is model:
             raise ModelUnavailable(f"{type(model).__name__} has no separate language-model head")
         self.head = LanguageHead(model)
-        self._takes_positions = "position_ids" in inspect.signature(model.base_model.forward).parameters
+        self.trunk = Trunk(model.base_model)
         self._check_head()
-
-    def trunk(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
-        """Last hidden states [B, L, H]; positions are counted over real tokens, so padding shifts nothing."""
-        if self._takes_positions:
-            positions = (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
-            options["position_ids"] = positions[:, -input_ids.shape[1] :]
-        hidden: Tensor = self.model.base_model(
-            input_ids=input_ids, attention_mask=attention_mask.long(), return_dict=True, **options
-        )[0]
-        return hidden
-
-    def response_hidden(self, sequences: Sequences) -> Tensor:
-        """Hidden states [B, T, H] of the states in which each response token was chosen."""
-        ids = torch.cat([sequences.prompt_ids, sequences.response_ids[:, :-1]], dim=1)
-        mask = torch.cat([sequences.prompt_mask, sequences.response_present[:, :-1]], dim=1)
-        return self.trunk(ids, mask, use_cache=False)[:, sequences.prompt_ids.shape[1] - 1 :]
 
     def forward(self, sequences: Sequences, distribution: Distribution) -> tuple[Tensor, Tensor]:
         """Log-probabilities [B, T] of the response tokens, and the hidden states [B, T, H]."""
-        hidden = self.response_hidden(sequences)
+        hidden = self.trunk.response_hidden(sequences)
         logprobs, _ = _scatter_logprobs(hidden, sequences, self.head, distribution, entropy_grad=False)
         return logprobs, hidden
 
@@ -101,28 +81,78 @@ class LanguageModel(nn.Module):
 
 
 class Policy(nn.Module):
-    """The language model and a linear value head, in fp32, on the same trunk."""
+    """The language model and its critic: a linear value head, in fp32, on the same trunk or on one of its own."""
 
-    def __init__(self, language: LanguageModel, init: ValueHeadInit) -> None:
+    def __init__(
+        self,
+        language: LanguageModel,
+        init: ValueHeadInit,
+        critic: PreTrainedModel | None = None,
+        head: nn.Linear | None = None,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            language: the policy proper.
+            init: how the value head starts, unless `head` is given.
+            critic: a trunk for the value head alone; without one it sits on the policy's.
+            head: the value head, [H] -> [1].
+        """
         super().__init__()
         self.language = language
-        self.value_head = nn.Linear(language.head.hidden_size, 1, dtype=torch.float32)
-        std = 0.0 if init is ValueHeadInit.ZERO else VALUE_HEAD_STD
-        nn.init.normal_(self.value_head.weight, std=std)
-        nn.init.zeros_(self.value_head.bias)
+        self.value_head = head or new_value_head(language.head.hidden_size, init)
+        self.critic = critic
+        self._own_trunk = None if critic is None else Trunk(critic)
 
-    def forward(self, sequences: Sequences, distribution: Distribution, *, entropy_grad: bool = False) -> TokenOutputs:
-        """Log-probability, entropy and value at every response token."""
-        hidden = self.language.response_hidden(sequences)
+    def forward(
+        self,
+        sequences: Sequences,
+        distribution: Distribution,
+        *,
+        entropy_grad: bool = False,
+        value_only: bool = False,
+    ) -> TokenOutputs:
+        """Log-probability, entropy and value at every response token.
+
+        With `value_only` the first two are 0 and not computed, and a shared trunk gets no gradient.
+        """
+        if value_only:
+            values = self._values(self._value_hidden(sequences), sequences.response_mask)
+            return TokenOutputs(torch.zeros_like(values), torch.zeros_like(values), values)
+        hidden = self.language.trunk.response_hidden(sequences)
         logprobs, entropy = _scatter_logprobs(
             hidden, sequences, self.language.head, distribution, entropy_grad=entropy_grad
         )
-        return TokenOutputs(logprobs, entropy, self._values(hidden, sequences.response_mask))
+        value_hidden = hidden if self.critic is None else self._value_hidden(sequences)
+        return TokenOutputs(logprobs, entropy, self._values(value_hidden, sequences.response_mask))
+
+    def _value_hidden(self, sequences: Sequences) -> Tensor:
+        if self._own_trunk is not None:
+            return self._own_trunk.response_hidden(sequences)
+        with torch.no_grad():
+            return self.language.trunk.response_hidden(sequences)
+
+    def value_parameters(self) -> list[nn.Parameter]:
+        """The trainable parameters of the critic that the policy does not share."""
+        modules = [self.value_head] if self.critic is None else [self.value_head, self.critic]
+        return [p for module in modules for p in module.parameters() if p.requires_grad]
+
+    def policy_parameters(self) -> list[nn.Parameter]:
+        """The trainable parameters of the language model, a trunk shared with the critic included."""
+        return [p for p in self.language.parameters() if p.requires_grad]
 
     def _values(self, hidden: Tensor, mask: Tensor) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):
             values = self.value_head(hidden.float()).squeeze(-1)
         return torch.where(mask, values, torch.zeros_like(values))
+
+
+def new_value_head(hidden_size: int, init: ValueHeadInit) -> nn.Linear:
+    """A value head [H] -> [1] in fp32, bias 0."""
+    head = nn.Linear(hidden_size, 1, dtype=torch.float32)
+    nn.init.normal_(head.weight, std=0.0 if init is ValueHeadInit.ZERO else VALUE_HEAD_STD)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 def _scatter_logprobs(
@@ -141,60 +171,3 @@ def _scatter_logprobs(
 def response_positions(mask: Tensor) -> Tensor:
     """[B, T] -> [B, T]: the 0-based place of every column in its response."""
     return torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
-
-
-def load_language_model(source: ModelSource, roots: Sequence[Path]) -> LanguageModel:
-    """Load a causal language model in fp32 from a folder under `roots` or from the hub.
-
-    Raises:
-        ModelUnavailable: not found, not a causal model, weights missing or not in safetensors.
-    """
-    where, options = _locate(source, roots)
-    model, report = _load(
-        lambda: AutoModelForCausalLM.from_pretrained(
-            where,
-            dtype=torch.float32,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            **options,
-        ),
-        where,
-    )
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise ModelUnavailable(f"{where}: weights are missing, for example `{missing[0]}` ({len(missing)} in all)")
-    return LanguageModel(model.eval())
-
-
-def load_tokenizer(source: ModelSource, roots: Sequence[Path]) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that belongs to a model.
-
-    Raises:
-        ModelUnavailable: not found.
-    """
-    where, options = _locate(source, roots)
-    tokenizer: PreTrainedTokenizerBase = _load(
-        lambda: AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options), where
-    )
-    return tokenizer
-
-
-def _locate(source: ModelSource, roots: Sequence[Path]) -> tuple[str, dict[str, Any]]:
-    if source.hub is not None:
-        return source.hub, {"revision": source.revision} if source.revision else {}
-    try:
-        folder = resolve(source.path or "", roots)
-    except SourceError as error:
-        raise ModelUnavailable(str(error)) from error
-    if not (folder / "config.json").is_file():
-        raise ModelUnavailable(f"{source.path} has no config.json")
-    return str(folder), {"local_files_only": True}
-
-
-def _load(load: Callable[[], Any], where: str) -> Any:
-    try:
-        return load()
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelUnavailable(f"{where} cannot be loaded: {reason}") from error

@@ -13,8 +13,9 @@ from ppo_engine.batch import Sequences, make_sequences
 from ppo_engine.config import ModelSource, ValueHeadInit
 from ppo_engine.errors import ModelUnavailable
 from ppo_engine.generation import Responses, sample
+from ppo_engine.loading import load_language_model
 from ppo_engine.logprobs import Distribution
-from ppo_engine.models import LanguageModel, Policy, load_language_model
+from ppo_engine.models import LanguageModel, Policy
 from tests.support.tiny_models import tiny_classifier, tiny_llama
 from tests.support.tolerances import GOLDEN, assert_close
 
@@ -138,6 +139,19 @@ def test_sampling_and_training_run_without_dropout() -> None:
     sequences = make_sequences([[5, 6]], [[7, 8]], pad_id=0)
     first, second = (policy(sequences, Distribution()).logprobs for _ in range(2))
     assert torch.equal(first, second)
+
+
+def test_the_value_side_alone_leaves_a_shared_trunk_without_a_gradient() -> None:
+    policy = Policy(language_model("llama"), ValueHeadInit.NORMAL)
+    sequences = make_sequences([[5, 6]], [[7, 8]], pad_id=0)
+    whole, alone = policy(sequences, Distribution()), policy(sequences, Distribution(), value_only=True)
+    assert torch.equal(whole.values, alone.values)
+    assert not alone.logprobs.any()
+    alone.values.sum().backward()
+    assert all(p.grad is not None for p in policy.value_parameters())
+    assert all(p.grad is None for p in policy.policy_parameters())
+    both = {id(p) for p in policy.value_parameters()} ^ {id(p) for p in policy.policy_parameters()}
+    assert both == {id(p) for p in policy.parameters()}
 
 
 def test_value_head_starts_at_zero_or_normal_in_fp32() -> None:
