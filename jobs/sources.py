@@ -9,6 +9,7 @@ from jobs.errors import Problem
 from jobs.plain import Loc, pointer
 from jobs.problems import shown
 from jobs.spec import JobSpec, invalid_spec
+from ppo_engine.config import ModelSource, PromptsConfig
 from ppo_engine.sources import SourceError, resolve
 
 
@@ -16,34 +17,58 @@ def check_sources(spec: JobSpec, roots: Sequence[Path]) -> None:
     """Raise InvalidSpec with every path that cannot be used."""
     problems = [
         Problem(pointer=pointer(loc), code="source_unusable", detail=detail, given=shown(path))
-        for loc, path, folder in _paths(spec)
-        if (detail := _fault(path, roots, folder=folder))
+        for kind, found in (("model", _models(spec)), ("adapter", _adapters(spec)), ("file", _files(spec)))
+        for loc, path in found
+        if (detail := _fault(path, roots, kind))
     ]
     if problems:
         raise invalid_spec(problems)
 
 
-def _paths(spec: JobSpec) -> Iterator[tuple[Loc, str, bool]]:
-    """Place in the spec, path, and whether it is a folder."""
-    if spec.model.policy.path is not None:
-        yield ("model", "policy", "path"), spec.model.policy.path, True
-    reference = spec.model.reference.source if spec.model.reference else None
-    if reference is not None and reference.path is not None:
-        yield ("model", "reference", "source", "path"), reference.path, True
-    if spec.prompts.file is not None:
-        yield ("prompts", "file", "path"), spec.prompts.file.path, False
+def _models(spec: JobSpec) -> Iterator[tuple[Loc, str]]:
+    """Place and path of every model that is not on the hub."""
+    model = spec.model
+    yield from _local(("model", "policy"), model.policy)
+    yield from _local(("model", "reference", "source"), model.reference.source if model.reference else None)
+    separate = model.value.separate
+    yield from _local(("model", "value", "separate", "source"), separate.source if separate else None)
     for index, reward in enumerate(spec.rewards):
-        if reward.model is not None and reward.model.source.path is not None:
-            yield ("rewards", index, "model", "source", "path"), reward.model.source.path, True
+        if reward.model is not None:
+            yield from _local(("rewards", index, "model", "source"), reward.model.source)
 
 
-def _fault(path: str, roots: Sequence[Path], *, folder: bool) -> str:
+def _adapters(spec: JobSpec) -> Iterator[tuple[Loc, str]]:
+    yield from _local(("model", "adapter"), spec.model.adapter)
+
+
+def _local(loc: Loc, source: ModelSource | None) -> Iterator[tuple[Loc, str]]:
+    if source is not None and source.path is not None:
+        yield (*loc, "path"), source.path
+
+
+def _files(spec: JobSpec) -> Iterator[tuple[Loc, str]]:
+    """Place and path of every file of prompts or texts."""
+    places: list[tuple[Loc, PromptsConfig | None]] = [
+        (("prompts",), spec.prompts),
+        (("ptx", "texts"), spec.ptx.texts if spec.ptx else None),
+        (("evaluation", "prompts"), spec.evaluation.prompts if spec.evaluation else None),
+    ]
+    for loc, prompts in places:
+        if prompts is not None and prompts.file is not None:
+            yield (*loc, "file", "path"), prompts.file.path
+
+
+_SETTINGS = {"model": "config.json", "adapter": "adapter_config.json"}
+"""The file that a folder of each kind must hold."""
+
+
+def _fault(path: str, roots: Sequence[Path], kind: str) -> str:
     try:
         found = resolve(path, roots)
     except (SourceError, OSError) as error:
         return str(error) if isinstance(error, SourceError) else f"`{shown(path)}` cannot be read"
-    if folder and not (found / "config.json").is_file():
-        return f"`{shown(path)}` is not a model folder: it has no config.json"
-    if not folder and not found.is_file():
-        return f"`{shown(path)}` is not a file"
+    if kind == "file" or (kind == "model" and found.suffix == ".gguf"):
+        return "" if found.is_file() else f"`{shown(path)}` is not a file"
+    if not (found / _SETTINGS[kind]).is_file():
+        return f"`{shown(path)}` is not a folder of a {kind}: it has no {_SETTINGS[kind]}"
     return ""

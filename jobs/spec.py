@@ -11,7 +11,17 @@ from pydantic import Field, StringConstraints
 
 from jobs.errors import InvalidSpec, Problem
 from jobs.problems import check
-from ppo_engine.config import RULES, Config, CrossCheck, Name, ResourcesConfig, TrainConfig, cross_checks
+from ppo_engine.config import (
+    PRESETS,
+    RULES,
+    Config,
+    CrossCheck,
+    Name,
+    ResourcesConfig,
+    TrainConfig,
+    cross_checks,
+    expand_preset,
+)
 
 LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 LabelValue = Annotated[str, StringConstraints(max_length=128)]
@@ -53,20 +63,66 @@ class JobSpec(TrainConfig):
         return TrainConfig(**{**parts, "resources": ResourcesConfig(**resources)})
 
     def document(self) -> dict[str, Any]:
-        """The spec as JSON, defaults filled in and unused alternatives left out."""
-        return self.model_dump(mode="json", exclude_none=True)
+        """The spec as JSON, preset and defaults filled in and unused alternatives left out.
+
+        Where a null overrules a preset it stays, so that the document can be submitted again and means the same.
+        """
+        document: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
+        if self.ppo.preset is not None:
+            _keep_nulls(document, PRESETS[self.ppo.preset].fragment)
+        return document
 
 
 def parse_spec(data: Any) -> JobSpec:
-    """Read a spec from parsed JSON.
+    """Read a spec from parsed JSON: a preset's values first take the place of what it does not say.
+
+    Only for what somebody submits. A stored document is complete, and read by `JobSpec.model_validate`.
 
     Raises:
         InvalidSpec: with every problem found, those that span several fields included.
     """
-    spec, problems = check(JobSpec, data, _rules)
+    resolved = expand_preset(data)
+    spec, problems = check(JobSpec, resolved, _rules)
     if spec is None or problems:
-        raise invalid_spec(problems)
+        raise invalid_spec([_with_origin(problem, data, resolved) for problem in problems])
     return spec
+
+
+_RIVALS: tuple[set[str], ...] = ({"shared", "separate"}, {"adaptive", "fixed"})
+"""Fields that exclude each other: where one is chosen, a preset leaves the others alone."""
+
+
+def _keep_nulls(document: dict[str, Any], fragment: Mapping[str, Any]) -> None:
+    """Write null wherever a preset has a value and the spec has none."""
+    for name, value in fragment.items():
+        rivals = next((group for group in _RIVALS if name in group), {name})
+        if rivals.isdisjoint(document):
+            document[name] = None
+        elif isinstance(value, Mapping) and isinstance(document.get(name), dict):
+            _keep_nulls(document[name], value)
+
+
+def _with_origin(problem: Problem, given: Any, resolved: Any) -> Problem:
+    """Say of a problem that it is the preset's, where the author did not write what is wrong."""
+    path = [part.replace("~1", "/").replace("~0", "~") for part in problem.pointer.split("/")[1:]]
+    if _has(given, path) or not _has(resolved, path[:-1]):
+        return problem
+    if _has(resolved, path):
+        origin = f"the preset `{given['ppo']['preset']}` sets it: give a value of your own, or null"
+    elif not _has(given, path[:-1]) and not JobSpec.model_fields[path[0]].is_required():
+        origin = f"the preset `{given['ppo']['preset']}` needs it"
+    else:
+        return problem
+    return problem.model_copy(update={"detail": f"{problem.detail}; {origin}"})
+
+
+def _has(document: Any, path: list[str]) -> bool:
+    """Whether there is something at a path through objects."""
+    for name in path:
+        if not isinstance(document, Mapping) or name not in document:
+            return False
+        document = document[name]
+    return True
 
 
 def invalid_spec(problems: list[Problem]) -> InvalidSpec:

@@ -24,7 +24,7 @@ from typing import TextIO
 
 from pydantic import ValidationError
 
-from ppo_engine.config import TrainConfig
+from ppo_engine.config import TrainConfig, expand_preset
 from ppo_engine.errors import EngineError, InvalidConfig
 from ppo_engine.events import Event, Failed
 from ppo_engine.rundir import RunDir
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
     out = RunDir(arguments.out.resolve())
     out.root.mkdir(parents=True, exist_ok=True)
     if not out.spec.exists():
-        out.spec.write_text(config.model_dump_json(indent=1, exclude_none=True))
+        out.spec.write_text(config.model_dump_json(indent=1))  # nulls too: a preset must not come back over them
     resume = None if arguments.resume is None else resume_folder(out, arguments.resume or None)
     options = RunOptions(
         out=out,
@@ -112,12 +112,15 @@ def _failed(error: EngineError, run: object = None) -> Failed:
 
 def _read_spec(path: Path) -> TrainConfig:
     try:
-        return TrainConfig.model_validate_json(path.read_bytes())
+        document = expand_preset(json.loads(path.read_bytes()))
+        return TrainConfig.model_validate_json(json.dumps(document))
     except OSError as error:
         raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise InvalidConfig("; ".join(problems)) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidConfig(f"{path} is not JSON: {error}") from error
 
 
 def _claim_stdout() -> TextIO:

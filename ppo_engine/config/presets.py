@@ -109,13 +109,18 @@ def expand_preset(document: Any) -> Any:
     """A spec document with its preset's values where it has none of its own; anything else is returned as it is."""
     ppo = document.get("ppo") if isinstance(document, Mapping) else None
     name = ppo.get("preset") if isinstance(ppo, Mapping) else None
-    if name not in set(Preset):
+    if not isinstance(name, str) or name not in set(Preset):
         return document  # none, or not one: validation says which there are
     fragment = _without_overruled(PRESETS[Preset(name)].fragment, document)
-    minibatch, batch = fragment["ppo"].get("minibatch_size"), ppo.get("batch_size")
-    if isinstance(batch, int) and isinstance(minibatch, int) and minibatch > batch and "minibatch_size" not in ppo:
-        fragment["ppo"] = {**fragment["ppo"], "minibatch_size": batch}
+    minibatch = fragment["ppo"].get("minibatch_size")
+    if minibatch is not None and "batch_size" in ppo and not _fits(minibatch, ppo["batch_size"]):
+        fragment["ppo"] = {key: part for key, part in fragment["ppo"].items() if key != "minibatch_size"}
     return _merged(fragment, document)
+
+
+def _fits(minibatch: int, batch: Any) -> bool:
+    """Whether a batch holds the preset's minibatch; a batch that is not even a number has a problem of its own."""
+    return isinstance(batch, int | float) and minibatch <= batch
 
 
 def _without_overruled(fragment: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import structlog
 
 from jobs.auth import LOCAL
 from jobs.db import Database
+from ppo_engine.config import Preset
 from tests.support.attempts import submitted
 from tests.support.http_api import App, app_on, settings
 from tests.support.problem_json import problem
@@ -133,7 +134,7 @@ def test_the_document_and_the_schema_route_agree_on_the_spec(refusing: App):
 
 def test_capabilities_name_rules_metrics_and_limits(refusing: App):
     found = refusing.get("/v1/capabilities").json()
-    assert {rule["name"] for rule in found["rules"]} == {"sentiment", "length", "regex", "keyword", "repetition"}
+    assert {rule["name"] for rule in found["rules"]} >= {"sentiment", "length", "regex", "keyword", "repetition"}
     length = next(rule for rule in found["rules"] if rule["name"] == "length")
     assert length["params"]["required"] == ["target"]
     kl = next(metric for metric in found["metrics"] if metric["key"] == "objective/kl")
@@ -145,4 +146,8 @@ def test_capabilities_name_rules_metrics_and_limits(refusing: App):
         "better": "down",
         "prometheus_name": "ppo_objective_kl",
     }
+    assert {preset["name"] for preset in found["presets"]} == set(Preset)
+    for preset in found["presets"]:
+        assert preset["source"]
+        assert preset["spec"]["ppo"]["gae_lambda"] == 0.95
     assert found["limits"] == {"body_bytes": 1 << 20, "page_size": 200}

@@ -73,7 +73,7 @@ def test_every_problem_of_a_spec_is_reported_at_once(refusing: App):
     }
     by_place = {item["pointer"]: item for item in document["errors"]}
     assert by_place["/nmae"]["suggestion"] == "name"
-    assert by_place["/kl/penalty"]["allowed"] == ["kl", "abs", "mse", "full"]
+    assert by_place["/kl/penalty"]["allowed"] == ["kl", "abs", "mse", "full", "k3"]
     assert by_place["/ppo/steps"]["given"] == -1
 
 

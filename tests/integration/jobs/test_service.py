@@ -81,9 +81,17 @@ def test_every_path_must_be_there_and_of_its_kind(sqlite_url: str, tmp_path: Pat
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "prompts.txt").write_text("The movie was\n")
+    (tmp_path / "model.gguf").write_text("weights")
     spec = make_spec(
-        model={"policy": {"path": "absent"}, "reference": {"source": {"path": "../etc"}}},
+        model={
+            "policy": {"path": "absent"},
+            "adapter": {"path": "model"},
+            "reference": {"source": {"path": "../etc"}},
+            "value": {"separate": {"source": {"path": "empty"}}},
+        },
         prompts={"file": {"path": "empty"}},
+        ptx={"texts": {"file": {"path": "model"}}},
+        evaluation={"prompts": {"file": {"path": "absent.txt"}}},
         rewards=[
             {"name": "a", "model": {"source": {"path": "empty"}}},
             {"name": "b", "model": {"source": {"path": "model"}}},
@@ -95,11 +103,16 @@ def test_every_path_must_be_there_and_of_its_kind(sqlite_url: str, tmp_path: Pat
     assert [problem.pointer for problem in caught.value.problems] == [
         "/model/policy/path",
         "/model/reference/source/path",
-        "/prompts/file/path",
+        "/model/value/separate/source/path",
         "/rewards/0/model/source/path",
+        "/model/adapter/path",
+        "/prompts/file/path",
+        "/ptx/texts/file/path",
+        "/evaluation/prompts/file/path",
     ]
-    good = make_spec(model={"policy": {"path": "model"}}, prompts={"file": {"path": "prompts.txt"}})
-    assert submit(db, ANN, good, roots=[tmp_path])[1]
+    for model in ("model", "model.gguf"):
+        good = make_spec(model={"policy": {"path": model}}, prompts={"file": {"path": "prompts.txt"}})
+        assert submit(db, ANN, good, roots=[tmp_path])[1]
 
 
 # --- whose --------------------------------------------------------------------------------------------------------
