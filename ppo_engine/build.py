@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -14,15 +13,16 @@ from accelerate import Accelerator
 from torch import nn
 
 from ppo_engine import checkpoint
-from ppo_engine.config import ModelSource, TrainConfig, cross_checks
+from ppo_engine.config import TrainConfig, cross_checks
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.events import Phase
 from ppo_engine.loading import load_language_model, load_tokenizer
-from ppo_engine.models import LanguageModel, Policy
+from ppo_engine.models import LanguageModel
+from ppo_engine.networks import Origin, assemble
 from ppo_engine.prompts import PromptSource, load_prompts
 from ppo_engine.rewards import build_scorer
 from ppo_engine.runtime import seed_everything
-from ppo_engine.trainer import Models, Trainer
+from ppo_engine.trainer import Trainer
 from ppo_engine.training_state import restore
 
 _FINGERPRINT_VALUES = 1024
@@ -47,12 +47,15 @@ def build_trainer(
     """
     _require_sound(config)
     seed_everything(config.seed)
-    initial = load_language_model(config.model.policy, roots)
-    tokenizer = load_tokenizer(config.model.policy, roots)
-    reference = _reference(config, initial, roots)
-    identity = {"spec": config_digest(config), "reference": None if reference is None else fingerprint(reference)}
+    origin = Origin(
+        language=load_language_model(config.model.policy, roots),
+        tokenizer=load_tokenizer(config.model.policy, roots),
+        other_reference=_other_reference(config, roots),
+    )
+    identity = _identity(config, origin)
     restored = None if resume is None else checkpoint.load(resume, identity)
-    language = initial if restored is None else _trained(restored)
+    models = assemble(config.model, origin, restored)
+    language, tokenizer = models.policy.language, models.tokenizer
     prompts = PromptSource(
         load_prompts(config.prompts, roots),
         tokenizer,
@@ -61,16 +64,11 @@ def build_trainer(
         seed=config.seed,
     )
     _require_context(config, language, prompts)
-    value = config.model.value.shared
-    if value is None:
-        raise InvalidConfig("model.value needs `shared`")
     device = accelerator.device
-    if reference is not None:
-        reference.to(device)
     trainer = Trainer(
         config,
         accelerator,
-        Models(policy=Policy(language, value.init).eval(), reference=reference, tokenizer=tokenizer),
+        models.to(device),
         prompts,
         build_scorer(config.rewards, roots=roots, device=device),
         on_phase,
@@ -86,22 +84,17 @@ def _require_sound(config: TrainConfig) -> None:
         raise InvalidConfig("; ".join(broken))
 
 
-def _reference(config: TrainConfig, initial: LanguageModel, roots: Sequence[Path]) -> LanguageModel | None:
+def _other_reference(config: TrainConfig, roots: Sequence[Path]) -> LanguageModel | None:
     wanted = config.model.reference
-    if wanted is not None and wanted.none is not None:
-        return None
     if wanted is None or wanted.source is None:
-        reference = LanguageModel(copy.deepcopy(initial.model))
-    else:
-        reference = load_language_model(wanted.source, roots)
-        theirs, ours = reference.head.vocabulary, initial.head.vocabulary
-        if theirs != ours:
-            raise InvalidConfig(f"model.reference has a vocabulary of {theirs}, the policy one of {ours}")
-    return reference.requires_grad_(False).eval()
+        return None
+    return load_language_model(wanted.source, roots).requires_grad_(False)
 
 
-def _trained(restored: checkpoint.Restored) -> LanguageModel:
-    return load_language_model(ModelSource(path=str(restored.model)), [restored.model])
+def _identity(config: TrainConfig, origin: Origin) -> dict[str, Any]:
+    """What a checkpoint must agree with, to be resumed by this run."""
+    reference = origin.reference_of(config.model)
+    return {"spec": config_digest(config), "reference": None if reference is None else fingerprint(reference)}
 
 
 def _require_context(config: TrainConfig, language: LanguageModel, prompts: PromptSource) -> None:

@@ -2,7 +2,7 @@
 
 A checkpoint appears under its final name only when every byte of it is on disk: temporary folder of this attempt ->
 fsync each file -> manifest with sizes and sha256 -> fsync the folder -> rename -> fsync the parent. Nothing in it is
-a pickle: safetensors and JSON. The folder `model/` in it is an ordinary Hugging Face model.
+a pickle: safetensors and JSON. The folder `model/` in it is an ordinary Hugging Face model, or a PEFT adapter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,6 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ppo_engine.errors import CheckpointCorrupt, DiskFull
 from ppo_engine.rundir import PARTIAL_PREFIX, RunDir
@@ -31,7 +30,7 @@ from ppo_engine.rundir import PARTIAL_PREFIX, RunDir
 FORMAT = 1
 MANIFEST = "manifest.json"
 STATE = "state.json"
-MODEL = "model"
+MODEL, AVERAGE, CRITIC = "model", "ema", "critic"
 _BLOCK_BYTES = 1 << 20
 
 
@@ -51,8 +50,12 @@ class Restored:
 
     values: dict[str, Any]
     tensors: dict[str, dict[str, Tensor]]
-    model: Path
-    """The Hugging Face folder in it."""
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        """The policy's folder in it."""
+        return self.folder / MODEL
 
 
 def save(
@@ -63,8 +66,7 @@ def save(
     identity: Mapping[str, Any],
     values: Mapping[str, Any],
     tensors: Mapping[str, Mapping[str, Tensor]],
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    folders: Mapping[str, Callable[[Path], None]],
 ) -> Saved:
     """Write one checkpoint; on return it is durable and complete.
 
@@ -72,6 +74,7 @@ def save(
         identity: what the run is (digest of its spec, fingerprint of its reference); `load` compares it.
         values: JSON state.
         tensors: file stem -> tensors.
+        folders: name of a folder -> what writes a model into it.
 
     Raises:
         DiskFull: no space; nothing is left behind and older checkpoints are untouched.
@@ -80,8 +83,8 @@ def save(
     partial = run.checkpoints / f"{PARTIAL_PREFIX}{final.name}-{os.getpid()}"
     with _cleaned_up(partial):
         partial.mkdir(parents=True)
-        model.save_pretrained(partial / MODEL)
-        tokenizer.save_pretrained(partial / MODEL)
+        for name, write in folders.items():
+            write(partial / name)
         for stem, group in tensors.items():
             save_file({k: t.contiguous().cpu() for k, t in group.items()}, partial / f"{stem}.safetensors")
         state = {"format": FORMAT, "identity": dict(identity), "versions": _versions(), **values}
@@ -179,7 +182,7 @@ def load(folder: Path, identity: Mapping[str, Any]) -> Restored:
         if state["identity"].get(key) != wanted:
             raise CheckpointCorrupt(f"{folder.name} belongs to another run: its {key} differs")
     tensors = {path.stem: load_file(path) for path in folder.glob("*.safetensors")}
-    return Restored(state, tensors, folder / MODEL)
+    return Restored(state, tensors, folder)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from ppo_engine.batch import Sequences
 from ppo_engine.config import KLPenalty
 from ppo_engine.kl import per_token_kl
 from ppo_engine.logprobs import Distribution, full_kl
-from ppo_engine.models import LanguageModel, Policy, response_positions
+from ppo_engine.models import Policy, response_positions
+from ppo_engine.overlay import Reference
 
 ROWS_PER_MICROBATCH_ROW = 4
 """A pass without gradients keeps no activations: so many more rows cost no more memory than a microbatch with them."""
@@ -32,7 +33,7 @@ class Evaluation(NamedTuple):
 @torch.no_grad()
 def evaluate(
     policy: Policy,
-    reference: LanguageModel | None,
+    reference: Reference | None,
     sequences: Sequences,
     distribution: Distribution,
     penalty: KLPenalty,
@@ -59,7 +60,7 @@ def evaluate(
 
 
 def _full_kl(
-    policy: Policy, reference: LanguageModel, part: Sequences, ref_hidden: Tensor, distribution: Distribution
+    policy: Policy, reference: Reference, part: Sequences, ref_hidden: Tensor, distribution: Distribution
 ) -> Tensor:
     mask, language = part.response_mask, policy.language
     hidden = language.trunk.response_hidden(part)[mask]

@@ -28,7 +28,8 @@ from ppo_engine.batch import make_sequences
 from ppo_engine.config import Device, Precision, ResourcesConfig, TrainConfig, ValueHeadInit
 from ppo_engine.errors import InvalidConfig, ModelUnavailable
 from ppo_engine.models import LanguageModel, Policy
-from ppo_engine.trainer import Models, Trainer
+from ppo_engine.networks import Models
+from ppo_engine.trainer import Trainer
 from ppo_engine.trl import spec_fields
 
 HEAD_PREFIX = "v_head.summary."

@@ -107,8 +107,7 @@ class Run:
             identity=identity,
             values=values,
             tensors=tensors,
-            model=trainer.models.policy.language.model,
-            tokenizer=trainer.models.tokenizer,
+            folders=trainer.models.folders(),
         )
         return saved, perf_counter() - start
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import torch
 from accelerate import Accelerator
-from transformers import PreTrainedTokenizerBase
 
 from ppo_engine.advantages import gae
 from ppo_engine.batch import Advantages, RolloutBatch, Sequences
@@ -21,7 +20,7 @@ from ppo_engine.events import Phase, Sample
 from ppo_engine.kl import controller
 from ppo_engine.logprobs import Distribution
 from ppo_engine.masked import whiten
-from ppo_engine.models import LanguageModel, Policy
+from ppo_engine.networks import Models
 from ppo_engine.optim import GuardedStepper, learning_rate, make_optimizer
 from ppo_engine.optimise import Optimiser, UpdateRecord, UpdateRules
 from ppo_engine.prompts import PromptSource
@@ -40,15 +39,6 @@ from ppo_engine.summary import (
     sequence_sums,
     update_scalars,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Models:
-    """The networks of a run and the policy's tokenizer."""
-
-    policy: Policy
-    reference: LanguageModel | None
-    tokenizer: PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +159,7 @@ class Trainer:
         kl_coef = self.kl.value
         self.kl.update(float(sequence_sums(batch.kl, batch.mask).mean()), len(sequences))
         self.step += 1
+        self.models.end_step(self.step, self.config.model)
         return Update(batch, targets, record, kl_coef, rate, clock)
 
     def _evaluate(self, sequences: Sequences, raw_scores: Sequence[float], clock: Stopwatch) -> RolloutBatch:

@@ -1,6 +1,7 @@
 """All that changes in a trainer, as JSON values and tensors: enough to go on bit for bit on the CPU.
 
-The policy's language model is not in here: it is saved and loaded as a Hugging Face folder.
+The networks are not in here: they are saved as Hugging Face folders (`Models.folders`), and loaded before the trainer
+is made. A reference that was reset is: it is no model that anyone would load.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ppo_engine.overlay import OverlaidReference
 from ppo_engine.runtime import random_states, restore_random_states
 from ppo_engine.shaping import RunningMoments
 from ppo_engine.trainer import Trainer
@@ -30,6 +32,9 @@ def capture(trainer: Trainer) -> tuple[dict[str, Any], dict[str, dict[str, Tenso
         "optimizer": _optimizer_tensors(trainer.optimizer),
         "rng": random_states() | generators,
     }
+    reference = trainer.models.reference
+    if isinstance(reference, OverlaidReference) and reference.was_reset:
+        tensors["reference"] = reference.overlay.values
     return values, tensors
 
 

@@ -143,8 +143,7 @@ def test_each_part_of_a_checkpoint_matters(models: Path, tmp_path: Path, left_ou
                     identity=identity,
                     values=values,
                     tensors=tensors,
-                    model=trainer.models.policy.language.model,
-                    tokenizer=trainer.models.tokenizer,
+                    folders=trainer.models.folders(),
                 )
         return {name: p.detach().clone() for name, p in trainer.models.policy.named_parameters()}
 

@@ -29,6 +29,11 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def save(run: RunDir, policy: Any, *, step: int = 10, attempt: int = 1) -> checkpoint.Saved:
     model, tokenizer = policy
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
     return checkpoint.save(
         run,
         step=step,
@@ -36,8 +41,7 @@ def save(run: RunDir, policy: Any, *, step: int = 10, attempt: int = 1) -> check
         identity=IDENTITY,
         values={"step": step, "kl_coef": 0.25},
         tensors={"value": {"weight": torch.ones(1, 4)}, "rng": {"torch": torch.get_rng_state()}},
-        model=model,
-        tokenizer=tokenizer,
+        folders={"model": write},
     )
 
 

@@ -1,0 +1,145 @@
+"""The networks of a run: policy, critic, reference and moving average, from their sources or from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ppo_engine.checkpoint import AVERAGE, MODEL, Restored
+from ppo_engine.config import ModelConfig, ModelSource
+from ppo_engine.errors import InvalidConfig
+from ppo_engine.loading import load_language_model
+from ppo_engine.models import LanguageModel, Policy
+from ppo_engine.overlay import OverlaidReference, Overlay, Reference, trained_tensors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Models:
+    """The networks of a run and the policy's tokenizer."""
+
+    policy: Policy
+    reference: Reference | None
+    tokenizer: PreTrainedTokenizerBase
+    average: Overlay | None = None
+    """The moving average of the policy's weights."""
+
+    def to(self, device: torch.device) -> Self:
+        """Move what accelerate does not: all but the policy."""
+        if isinstance(self.reference, LanguageModel):
+            self.reference.to(device)
+        elif isinstance(self.reference, OverlaidReference):
+            self.reference.overlay.to(device)
+        if self.average is not None:
+            self.average.to(device)
+        return self
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """The policy computes with its moving average, where it has one: for evaluations."""
+        return nullcontext() if self.average is None else self.average.applied()
+
+    def end_step(self, step: int, config: ModelConfig) -> None:
+        """Move the average after the policy, and reset the reference when it is time."""
+        current = trained_tensors(self.policy.language.model)
+        if self.average is not None and config.ema_decay is not None:
+            self.average.follow(current, config.ema_decay)
+        every = config.reference_reset_steps
+        if every is not None and step % every == 0 and isinstance(self.reference, OverlaidReference):
+            self.reference.reset(current if self.average is None else self.average.values)
+
+    def folders(self) -> dict[str, Callable[[Path], None]]:
+        """The folders of a checkpoint, by name, and what writes each."""
+        folders: dict[str, Callable[[Path], None]] = {MODEL: self._write}
+        if self.average is not None:
+            folders[AVERAGE] = partial(self._write_overlaid, self.average)
+        return folders
+
+    def _write(self, folder: Path) -> None:
+        self.policy.language.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def _write_overlaid(self, overlay: Overlay, folder: Path) -> None:
+        with overlay.applied():
+            self._write(folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a run starts from, whether it is resumed or not."""
+
+    language: LanguageModel
+    """The policy before training."""
+    tokenizer: PreTrainedTokenizerBase
+    other_reference: LanguageModel | None
+    """A reference that is another model."""
+
+    def reference_of(self, config: ModelConfig) -> LanguageModel | None:
+        """The model that KL is measured against until a reset."""
+        if config.reference is not None and config.reference.none is not None:
+            return None
+        return self.other_reference or self.language
+
+
+def assemble(config: ModelConfig, origin: Origin, restored: Restored | None) -> Models:
+    """Put the networks together on the CPU: new ones, or those of a checkpoint.
+
+    Raises:
+        InvalidConfig: the models do not fit each other or the spec.
+    """
+    _check_vocabulary(origin)
+    if config.value.shared is None:
+        raise InvalidConfig("model.value needs `shared`")
+    language = origin.language if restored is None else _folder_model(restored.model)
+    policy = Policy(language, config.value.shared.init).eval()
+    average = None
+    if config.ema_decay is not None:
+        values = trained_tensors(language.model)
+        if restored is None:
+            values = {name: tensor.clone() for name, tensor in values.items()}
+        else:
+            values = trained_tensors(_folder_model(restored.folder / AVERAGE).model)
+        average = Overlay(language.model, values)
+    return Models(
+        policy=policy,
+        reference=_reference(config, origin, language, restored),
+        tokenizer=origin.tokenizer,
+        average=average,
+    )
+
+
+def _check_vocabulary(origin: Origin) -> None:
+    if origin.other_reference is not None:
+        theirs, ours = origin.other_reference.head.vocabulary, origin.language.head.vocabulary
+        if theirs != ours:
+            raise InvalidConfig(f"model.reference has a vocabulary of {theirs}, the policy one of {ours}")
+
+
+def _folder_model(folder: Path) -> LanguageModel:
+    return load_language_model(ModelSource(path=str(folder)), [folder])
+
+
+def _reference(
+    config: ModelConfig, origin: Origin, language: LanguageModel, restored: Restored | None
+) -> Reference | None:
+    wanted = origin.reference_of(config)
+    if wanted is not origin.language:
+        return wanted
+    reset = None if restored is None else restored.tensors.get("reference")
+    values = reset or _before_training(origin, language)
+    return OverlaidReference(language, Overlay(language.model, values), was_reset=reset is not None)
+
+
+def _before_training(origin: Origin, language: LanguageModel) -> dict[str, Tensor]:
+    """The initial values of the tensors that are trained."""
+    initial = trained_tensors(origin.language.model)
+    names = trained_tensors(language.model)
+    if origin.language is language:
+        return {name: initial[name].clone() for name in names}
+    return {name: initial[name] for name in names}

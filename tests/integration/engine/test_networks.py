@@ -1,0 +1,156 @@
+"""Every kind of policy, critic and reference trains, and goes on bit for bit from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ppo_engine import checkpoint, runtime
+from ppo_engine.build import build_trainer
+from ppo_engine.config import TrainConfig
+from ppo_engine.overlay import OverlaidReference
+from ppo_engine.rundir import RunDir
+from ppo_engine.trainer import Trainer
+from ppo_engine.training_state import capture
+from tests.support.tiny_models import tiny_classifier, tiny_gpt2, tiny_llama
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    tiny_llama(root / "policy", num_hidden_layers=3)
+    tiny_gpt2(root / "gpt2")
+    tiny_classifier(root / "judge")
+    return root
+
+
+def config(model: dict[str, Any], **changes: Any) -> TrainConfig:
+    base: dict[str, Any] = {
+        "model": {"policy": {"path": "policy"}} | model,
+        "prompts": {"inline": ["The movie was", "My dinner", "It"]},
+        "rewards": [{"name": "length", "rule": {"name": "length", "params": {"target": 3}}}],
+        "generation": {"max_new_tokens": 6},
+        "ppo": {"steps": 4, "batch_size": 4, "minibatch_size": 2, "ppo_epochs": 1},
+        "optimizer": {"learning_rate": 1e-3},
+        "resources": {"device": "cpu", "precision": "fp32"},
+    }
+    return TrainConfig.model_validate(base | changes)
+
+
+class Runs:
+    """Trainers of one spec in one run directory."""
+
+    def __init__(self, wanted: TrainConfig, root: Path, out: Path) -> None:
+        self.config, self.root, self.out = wanted, root, RunDir(out)
+        self.accelerator = runtime.start(wanted.resources, threads=1)
+
+    def start(self, resume: Path | None = None) -> tuple[Trainer, dict[str, Any]]:
+        return build_trainer(self.config, self.accelerator, roots=[self.root], on_phase=lambda _: None, resume=resume)
+
+    def save(self, trainer: Trainer, identity: dict[str, Any]) -> Path:
+        values, tensors = capture(trainer)
+        return checkpoint.save(
+            self.out,
+            step=trainer.step,
+            attempt=1,
+            identity=identity,
+            values=values,
+            tensors=tensors,
+            folders=trainer.models.folders(),
+        ).path
+
+
+def everything(trainer: Trainer) -> dict[str, Tensor]:
+    """All weights of a run that can change, and the optimizer's moments."""
+    models = trainer.models
+    found = {name: p.detach().clone() for name, p in models.policy.named_parameters()}
+    if models.average is not None:
+        found |= {f"ema.{name}": t.clone() for name, t in models.average.values.items()}
+    if isinstance(models.reference, OverlaidReference):
+        found |= {f"ref.{name}": t.clone() for name, t in models.reference.overlay.values.items()}
+    for index, state in trainer.optimizer.state_dict()["state"].items():
+        found |= {f"optimizer.{index}.{name}": t.clone() for name, t in state.items()}
+    return found
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "ema": {"ema_decay": 0.9},
+    "reset": {"reference_reset_steps": 2},
+    "reset to ema": {"reference_reset_steps": 1, "ema_decay": 0.5},
+    "no reference": {"reference": {"none": {}}},
+    "other reference": {"reference": {"source": {"path": "policy"}}},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_ends_as_an_uninterrupted_one(models: Path, tmp_path: Path, kind: str) -> None:
+    changes = {"kl": {"init_kl_coef": 0.0}} if kind == "no reference" else {}
+    runs = Runs(config(KINDS[kind], **changes), models, tmp_path)
+    trainer, identity = runs.start()
+    before, scalars, path = everything(trainer), [], None
+    for step in trainer.steps():
+        scalars.append(step.stats.scalars)
+        if trainer.step == 2:
+            path = runs.save(trainer, identity)
+    resumed, _ = runs.start(path)
+    again = [step.stats.scalars for step in resumed.steps()]
+    whole, cut = everything(trainer), everything(resumed)
+    assert set(whole) == set(cut)
+    assert [name for name in whole if not torch.equal(whole[name], cut[name])] == []
+    assert [s["ppo/loss/total"] for s in scalars[2:]] == [s["ppo/loss/total"] for s in again]
+    assert any(not torch.equal(before[name], whole[name]) for name in before if name.startswith("language."))
+
+
+def trained(models: Path, out: Path, model: dict[str, Any], visit: Callable[[Trainer, Any], None]) -> Trainer:
+    """Train to the end; `visit` sees the trainer and the scalars after every step."""
+    trainer, _ = Runs(config(model), models, out).start()
+    for step in trainer.steps():
+        visit(trainer, step.stats.scalars)
+    return trainer
+
+
+def test_kl_is_0_again_in_the_step_after_a_reset(models: Path, tmp_path: Path) -> None:
+    kl: list[float] = []
+    trained(models, tmp_path, KINDS["reset"], lambda _, scalars: kl.append(scalars["objective/kl"]))
+    assert kl[0] == kl[2] == 0.0
+    assert kl[1] != 0.0
+    assert kl[3] != 0.0
+
+
+def test_the_average_is_what_a_loop_over_the_weights_gives(models: Path, tmp_path: Path) -> None:
+    history: list[dict[str, Tensor]] = []
+
+    def visit(trainer: Trainer, _: Any) -> None:
+        history.append({n: p.detach().double() for n, p in trainer.models.policy.language.model.named_parameters()})
+
+    first, _ = Runs(config(KINDS["ema"]), models, tmp_path / "first").start()
+    visit(first, None)
+    trainer = trained(models, tmp_path, KINDS["ema"], visit)
+    assert trainer.models.average is not None
+    for name, value in trainer.models.average.values.items():
+        expected = history[0][name]
+        for weights in history[1:]:
+            expected = 0.9 * expected + 0.1 * weights[name]
+        torch.testing.assert_close(value.double(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_average_in_a_checkpoint_is_a_model_like_the_policy(models: Path, tmp_path: Path) -> None:
+    from ppo_engine.config import ModelSource
+    from ppo_engine.loading import load_language_model
+
+    runs = Runs(config(KINDS["ema"]), models, tmp_path)
+    trainer, identity = runs.start()
+    next(trainer.steps())
+    folder = runs.save(trainer, identity) / "ema"
+    loaded = load_language_model(ModelSource(path=str(folder)), [folder]).model
+    assert trainer.models.average is not None
+    values = trainer.models.average.values
+    assert all(torch.equal(p, values[name]) for name, p in loaded.named_parameters())
