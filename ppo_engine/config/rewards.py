@@ -5,12 +5,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from ppo_engine.config.base import Config, Name, OneOf
 from ppo_engine.config.models import ModelSource
+from ppo_engine.patterns import checked_pattern
 
+Pattern = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(checked_pattern)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+SingleWord = Annotated[str, StringConstraints(pattern=r"^[^\s/-]+$", max_length=100)]
 
 
 class SentimentRule(Config):
@@ -28,7 +31,7 @@ class LengthRule(Config):
 class RegexRule(Config):
     """1 where the pattern is found in the response, else 0."""
 
-    pattern: str = Field(min_length=1, max_length=1000, description="Regular expression; searched, not anchored.")
+    pattern: Pattern = Field(description="Regular expression; searched, not anchored.")
 
 
 class KeywordRule(Config):
@@ -47,17 +50,15 @@ class ExactRule(Config):
     """1 where the response is the answer, apart from space and case; else 0."""
 
     answer_field: str = Field("answer", min_length=1, max_length=128, description="Field of the prompt's JSON line.")
-    pattern: str | None = Field(
+    pattern: Pattern | None = Field(
         None,
-        min_length=1,
-        max_length=1000,
         description="Regular expression that finds the answer in the response: its first group, the last match.",
     )
     ignore_case: bool = Field(True, description="Compare without regard to case.")
 
 
 class NumericRule(Config):
-    """1 where the last number in the response equals the answer, else 0: the calculator."""
+    r"""1 where the last number in the response, or in its last \boxed{}, equals the answer, else 0."""
 
     answer_field: str = Field("answer", min_length=1, max_length=128, description="Field of the prompt's JSON line.")
     tolerance: float = Field(1e-6, ge=0.0, le=1e6, description="Largest difference, relative to the answer if above 1.")
@@ -71,13 +72,17 @@ class JSONSchemaRule(Config):
 
 
 class ToxicityRule(Config):
-    """Minus the share of words that are on a list of offensive English words."""
+    """Minus the share of words that are on a list of about 130 swear words and insults in English."""
 
-    extra_words: list[Word] = Field(default_factory=list, max_length=1000, description="Words to count too.")
+    extra_words: list[SingleWord] = Field(default_factory=list, max_length=1000, description="Words to count too.")
 
 
 class ReasoningGymRule(Config):
-    """The scorer of a reasoning-gym task (optional extra `reasoning`); the prompt's JSON line carries its entry."""
+    """The scorer of a reasoning-gym task (optional extra `reasoning`); the prompt's JSON line carries its entry.
+
+    It scores what stands in the last <answer>…</answer>, or without one the whole response. Tasks whose scorer runs
+    text as code are refused.
+    """
 
     task: str = Field(pattern=r"^[a-z0-9_]{1,64}$", description="Name of the task, for example `leg_counting`.")
     entry_field: str = Field("entry", min_length=1, max_length=128, description="Field with question and metadata.")
@@ -150,6 +155,9 @@ class OnError(StrEnum):
     """The component counts 0."""
 
 
+SHADOW = "Report this component, and train without it: responses that it cannot score are only counted."
+
+
 class RewardComponent(OneOf):
     """One term of the reward."""
 
@@ -157,7 +165,7 @@ class RewardComponent(OneOf):
 
     name: Name = Field(description="Name in `env/reward/<name>_mean`.")
     weight: float = Field(1.0, ge=-1e6, le=1e6, description="Factor in the sum.")
-    shadow: bool = Field(False, description="Report this component, and train without it.")
+    shadow: bool = Field(False, description=SHADOW)
     on_error: OnError = Field(OnError.FAIL, description="What to do with a response that could not be scored.")
     max_error_rate: float = Field(
         0.1, ge=0.0, le=1.0, description="With `drop` or `zero`: the run ends when a larger share of a batch fails."

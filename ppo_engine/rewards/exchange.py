@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +28,14 @@ class Unscored:
     reason: str
     transient: bool = False
     """Whether trying again later may help."""
+
+
+ExchangeScore = Callable[[Exchange], float]
+"""A rule: scores one exchange, or raises what says why it cannot."""
+
+
+class CannotScore(Exception):
+    """Raised by a rule that can give one exchange no score; the text says why."""
 
 
 Score = float | Unscored | None

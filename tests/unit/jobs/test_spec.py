@@ -156,12 +156,14 @@ def test_unknown_rules_and_their_parameters_get_the_nearest() -> None:
         {"name": "a", "rule": {"name": "sentimnt"}},
         {"name": "b", "rule": {"name": "length", "params": {"targt": 5}}},
         {"name": "c", "rule": {"name": "keyword", "params": {"words": []}}},
+        {"name": "d", "rule": {"name": "regex", "params": {"pattern": "(a"}}},
     ]
     found = problems(spec_document(rewards=rewards))
     assert found["/rewards/0/rule/name"].suggestion == "sentiment"
     assert found["/rewards/1/rule/params/targt"].suggestion == "target"
     assert found["/rewards/1/rule/params/target"].code == "required"
     assert found["/rewards/2/rule/params/words"].code == "too_short"
+    assert "bad pattern: missing )" in found["/rewards/3/rule/params/pattern"].detail
 
 
 # --- all at once --------------------------------------------------------------------------------------------------
