@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 
-from ppo_engine.config import PromptFile, PromptsConfig
+from ppo_engine.config import ChatConfig, PromptFile, PromptsConfig
 from ppo_engine.errors import CheckpointCorrupt, InvalidConfig, PromptsUnusable
 from ppo_engine.sources import SourceError, resolve
 
@@ -20,27 +21,39 @@ MAX_PROMPT_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """One prompt as it was written: its text, and all of the JSON line it came from."""
+
+    text: str
+    """The prompt; of a conversation, its last message."""
+    messages: tuple[Mapping[str, str], ...] = ()
+    """The conversation, where the line has one."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt: its place in the set, its text and its token ids."""
+    """One prompt ready to be answered: its place in the set, its text, what the policy sees of it, its JSON line."""
 
     index: int
     text: str
     ids: tuple[int, ...]
+    record: Mapping[str, Any]
 
 
-def load_prompts(config: PromptsConfig, roots: Sequence[Path]) -> list[str]:
+def load_prompts(config: PromptsConfig, roots: Sequence[Path]) -> list[Line]:
     """Return the prompts of a spec; a file resolves under `roots`.
 
     Raises:
         PromptsUnusable: the file is missing, too large, not UTF-8 or has no prompt, or one of its lines is wrong.
     """
     if config.file is None:
-        return list(config.inline or [])
+        return [Line(text) for text in config.inline or []]
     path = _locate(config.file, roots)
-    texts = list(_texts(path, config.file))
-    if not texts:
+    lines = list(_lines(path, config.file, chat=config.chat is not None))
+    if not lines:
         raise PromptsUnusable(f"`{config.file.path}` has no prompt")
-    return texts
+    return lines
 
 
 def _locate(file: PromptFile, roots: Sequence[Path]) -> Path:
@@ -57,19 +70,19 @@ def _locate(file: PromptFile, roots: Sequence[Path]) -> Path:
     return path
 
 
-def _texts(path: Path, file: PromptFile) -> Iterator[str]:
+def _lines(path: Path, file: PromptFile, *, chat: bool) -> Iterator[Line]:
     """The prompt of every line that is not blank."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 if text.strip():
-                    yield _checked(_field(text, file.field) if path.suffix == ".jsonl" else text)
+                    yield _json_line(text, file.field, chat=chat) if path.suffix == ".jsonl" else Line(_checked(text))
             except ValueError as error:
                 raise PromptsUnusable(f"`{file.path}` line {number}: {_reason(error)}") from error
 
 
-def _field(line: str, field: str) -> str:
+def _json_line(line: str, field: str, *, chat: bool) -> Line:
     try:
         record: Any = json.loads(line)
     except RecursionError:
@@ -78,12 +91,24 @@ def _field(line: str, field: str) -> str:
         raise ValueError("not a JSON object")
     if field not in record:
         raise ValueError(f"no field `{field}`")
-    text = record[field]
-    if not isinstance(text, str):
-        raise ValueError(f"field `{field}` is not a string")
-    if not text.strip():
+    value = record[field]
+    if isinstance(value, list) and chat:
+        messages = tuple(_message(field, index, item) for index, item in enumerate(value))
+        if not messages or messages[-1]["role"] == "assistant":
+            raise ValueError(f"field `{field}` does not end with a message for the model to answer")
+        return Line(messages[-1]["content"], messages, record)
+    if not isinstance(value, str):
+        wanted = "neither a string nor a list of messages" if chat else "not a string"
+        raise ValueError(f"field `{field}` is {wanted}")
+    if not value.strip():
         raise ValueError(f"field `{field}` is empty")
-    return text
+    return Line(_checked(value), record=record)
+
+
+def _message(field: str, index: int, item: Any) -> Mapping[str, str]:
+    if not (isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)):
+        raise ValueError(f"message {index} of `{field}` has no `role` and `content`")
+    return {"role": item["role"], "content": _checked(item["content"])}
 
 
 def _checked(text: str) -> str:
@@ -111,13 +136,20 @@ class PromptSource:
     """
 
     def __init__(
-        self, texts: Sequence[str], tokenizer: Any, *, max_tokens: int | None, shuffle: bool, seed: int
+        self,
+        lines: Sequence[Line],
+        tokenizer: Any,
+        *,
+        max_tokens: int | None,
+        shuffle: bool,
+        seed: int,
+        chat: ChatConfig | None = None,
     ) -> None:
-        self._prompts = _tokenize(texts, tokenizer, max_tokens)
-        self.left_out = len(texts) - len(self._prompts)
+        self._prompts = _tokenize(lines, tokenizer, max_tokens, chat)
+        self.left_out = len(lines) - len(self._prompts)
         """Prompts that are longer than `max_tokens`, or have no token at all."""
         if not self._prompts:
-            raise PromptsUnusable(f"none of the {len(texts)} prompts has between 1 and {max_tokens} tokens")
+            raise PromptsUnusable(f"none of the {len(lines)} prompts has between 1 and {max_tokens} tokens")
         self._shuffle, self._seed = shuffle, seed
         self._pass, self._position = 0, 0
         self._order = self._order_of(0)
@@ -130,6 +162,11 @@ class PromptSource:
     def longest(self) -> int:
         """Tokens of the longest prompt."""
         return max(len(prompt.ids) for prompt in self._prompts)
+
+    @property
+    def all(self) -> list[Prompt]:
+        """Every prompt, in the order of the set."""
+        return list(self._prompts)
 
     def draw(self, count: int) -> list[Prompt]:
         """Return the next `count` prompts; every pass gives each prompt once."""
@@ -171,10 +208,34 @@ class PromptSource:
         return shuffled
 
 
-def _tokenize(texts: Sequence[str], tokenizer: Any, max_tokens: int | None) -> list[Prompt]:
-    ids = tokenizer(list(texts), return_attention_mask=False, return_token_type_ids=False)["input_ids"]
-    prompts = [Prompt(index, text, tuple(row)) for index, (text, row) in enumerate(zip(texts, ids, strict=True))]
+def _tokenize(lines: Sequence[Line], tokenizer: Any, max_tokens: int | None, chat: ChatConfig | None) -> list[Prompt]:
+    if chat is None:
+        texts = [line.text for line in lines]
+        ids = tokenizer(texts, return_attention_mask=False, return_token_type_ids=False)["input_ids"]
+    else:
+        ids = _through_template(lines, tokenizer, chat)
+    prompts = [
+        Prompt(i, line.text, tuple(row), line.record) for i, (line, row) in enumerate(zip(lines, ids, strict=True))
+    ]
     return [prompt for prompt in prompts if prompt.ids and (max_tokens is None or len(prompt.ids) <= max_tokens)]
+
+
+def _through_template(lines: Sequence[Line], tokenizer: Any, chat: ChatConfig) -> list[list[int]]:
+    """Token ids of each conversation, up to where the assistant begins to answer."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise InvalidConfig(
+            "prompts.chat: the policy's tokenizer has no chat template",
+            suggestion="Leave prompts.chat out, or use an instruction-tuned model.",
+        )
+    system = [] if chat.system is None else [{"role": "system", "content": chat.system}]
+    conversations = [[*system, *(line.messages or ({"role": "user", "content": line.text},))] for line in lines]
+    try:
+        ids: list[list[int]] = tokenizer.apply_chat_template(
+            conversations, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    except (TemplateError, ValueError) as error:
+        raise PromptsUnusable(f"the policy's chat template refuses a prompt: {error}") from error
+    return ids
 
 
 def _fingerprint(prompts: Sequence[Prompt], *, shuffle: bool, seed: int) -> str:

@@ -107,8 +107,8 @@ PRESETS: dict[Preset, Recipe] = {
 
 def expand_preset(document: Any) -> Any:
     """A spec document with its preset's values where it has none of its own; anything else is returned as it is."""
-    ppo = document.get("ppo") if isinstance(document, Mapping) else None
-    name = ppo.get("preset") if isinstance(ppo, Mapping) else None
+    ppo = _section(document, "ppo")
+    name = ppo.get("preset")
     if not isinstance(name, str) or name not in set(Preset):
         return document  # none, or not one: validation says which there are
     fragment = _without_overruled(PRESETS[Preset(name)].fragment, document)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ppo_engine import prompts as prompts_module
 from ppo_engine.config import PromptsConfig
 from ppo_engine.errors import CheckpointCorrupt, InvalidConfig, PromptsUnusable
-from ppo_engine.prompts import PromptSource, load_prompts
+from ppo_engine.prompts import Line, PromptSource, load_prompts
 from tests.support.tiny_models import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -22,13 +22,15 @@ TEXTS = ["one", "two", "three", "four", "five"]
 
 def load(root: Path, name: str, content: bytes, **options: object) -> list[str]:
     (root / name).write_bytes(content)
-    return load_prompts(PromptsConfig.model_validate({"file": {"path": name, **options}}), [root])
+    config = PromptsConfig.model_validate({"file": {"path": name, **options}})
+    return [line.text for line in load_prompts(config, [root])]
 
 
 def source(
     texts: list[str] = TEXTS, *, max_tokens: int | None = None, shuffle: bool = True, seed: int = 7
 ) -> PromptSource:
-    return PromptSource(texts, TOKENIZER, max_tokens=max_tokens, shuffle=shuffle, seed=seed)
+    lines = [Line(text) for text in texts]
+    return PromptSource(lines, TOKENIZER, max_tokens=max_tokens, shuffle=shuffle, seed=seed)
 
 
 def drawn(prompts: PromptSource, count: int) -> list[str]:
@@ -39,7 +41,8 @@ def drawn(prompts: PromptSource, count: int) -> list[str]:
 
 
 def test_inline_prompts_come_back_as_they_are() -> None:
-    assert load_prompts(PromptsConfig(inline=["a ", " b", "a "]), []) == ["a ", " b", "a "]
+    lines = load_prompts(PromptsConfig(inline=["a ", " b", "a "]), [])
+    assert [line.text for line in lines] == ["a ", " b", "a "]
 
 
 def test_a_text_file_has_one_prompt_a_line(tmp_path: Path) -> None:
