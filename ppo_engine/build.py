@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from ppo_engine import checkpoint
 from ppo_engine.config import TrainConfig, cross_checks
 from ppo_engine.errors import InvalidConfig
+from ppo_engine.evaluation import Evaluator
 from ppo_engine.events import Phase
 from ppo_engine.loading import load_language_model, load_tokenizer
 from ppo_engine.models import LanguageModel
@@ -62,6 +64,7 @@ def build_trainer(
         max_tokens=config.prompts.max_tokens,
         shuffle=config.prompts.shuffle,
         seed=config.seed,
+        chat=config.prompts.chat,
     )
     _require_context(config, language, prompts)
     device = accelerator.device
@@ -72,10 +75,32 @@ def build_trainer(
         prompts,
         build_scorer(config.rewards, roots=roots, device=device),
         on_phase,
+        _evaluator(config, tokenizer, roots),
     )
     if restored is not None:
         restore(trainer, restored.values, restored.tensors)
     return trainer, identity
+
+
+def _evaluator(config: TrainConfig, tokenizer: PreTrainedTokenizerBase, roots: Sequence[Path]) -> Evaluator | None:
+    evaluation = config.evaluation
+    if evaluation is None:
+        return None
+    prompts = PromptSource(
+        load_prompts(evaluation.prompts, roots),
+        tokenizer,
+        max_tokens=evaluation.prompts.max_tokens,
+        shuffle=False,
+        seed=config.seed,
+        chat=evaluation.prompts.chat,
+    )
+    return Evaluator(
+        prompts=prompts.all,
+        config=evaluation,
+        training=config.generation,
+        batch_size=config.ppo.batch_size,
+        samples=config.logging.samples_per_step,
+    )
 
 
 def _require_sound(config: TrainConfig) -> None:
@@ -108,9 +133,12 @@ def _require_context(config: TrainConfig, language: LanguageModel, prompts: Prom
         )
 
 
+_NOT_DECISIVE = {"checkpoint", "logging", "resources", "evaluation", "early_stop", "guards"}
+
+
 def config_digest(config: TrainConfig) -> str:
     """Digest of what decides the numbers of a run: a checkpoint resumes only the run it came from."""
-    decisive = config.model_dump(mode="json", exclude={"checkpoint", "logging", "resources"})
+    decisive = config.model_dump(mode="json", exclude=_NOT_DECISIVE)
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 

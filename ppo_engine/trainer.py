@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,9 +14,10 @@ from accelerate import Accelerator
 
 from ppo_engine.advantages import gae
 from ppo_engine.batch import Advantages, RolloutBatch, Sequences
-from ppo_engine.config import PPOConfig, TrainConfig
+from ppo_engine.config import KLPenalty, PPOConfig, TrainConfig
 from ppo_engine.errors import NonFinite
-from ppo_engine.evaluate import evaluate
+from ppo_engine.evaluate import Evaluation, evaluate
+from ppo_engine.evaluation import Evaluator
 from ppo_engine.events import Phase, Sample
 from ppo_engine.kl import controller
 from ppo_engine.logprobs import Distribution
@@ -24,9 +26,10 @@ from ppo_engine.networks import Models
 from ppo_engine.optim import GuardedStepper, learning_rate, make_optimizer
 from ppo_engine.optimise import Optimiser, UpdateRecord, UpdateRules
 from ppo_engine.prompts import PromptSource
-from ppo_engine.rewards import Exchange, Scorer
-from ppo_engine.rollout import Responder, Rollout, end_token_ids
+from ppo_engine.rewards import Scorer
+from ppo_engine.rollout import Responder, Rollout, end_token_ids, repeated
 from ppo_engine.runtime import peak_memory_bytes
+from ppo_engine.samples import samples_of, token_values
 from ppo_engine.shaping import RunningMoments, per_token_rewards, process_scores
 from ppo_engine.stats import StepStats
 from ppo_engine.summary import (
@@ -75,6 +78,7 @@ class Trainer:
     prompts: PromptSource
     scorer: Scorer
     on_phase: Callable[[Phase], None] = _ignore
+    evaluator: Evaluator | None = None
     step: int = 0
     moments: RunningMoments = field(default_factory=RunningMoments)
 
@@ -94,8 +98,18 @@ class Trainer:
         self.sampling = torch.Generator(device).manual_seed(config.seed)
         self.shuffling = torch.Generator().manual_seed(config.seed)
         self.responder = Responder(
-            policy.language, self.models.tokenizer, config.generation, self.distribution, self.sampling
+            language=policy.language,
+            tokenizer=self.models.tokenizer,
+            config=config.generation,
+            distribution=self.distribution,
+            generator=self.sampling,
         )
+        self.rollout: Rollout | None = None
+        """Responses of the step under way, for inspection."""
+        self.batch: RolloutBatch | None = None
+        """What the optimiser works on in the step under way, for inspection."""
+        self.learning_rate_factor = 1.0
+        """What rollbacks made of the learning rate."""
 
     def steps(self) -> Iterator[Step]:
         """Train to the configured number of steps; each item is one finished step."""
@@ -108,28 +122,37 @@ class Trainer:
             yield self.summarise(rollout, update)
 
     def collect(self, clock: Stopwatch) -> Rollout:
-        """Draw prompts, sample a response to each, and score them."""
-        prompts = self.prompts.draw(self.config.ppo.batch_size)
-        with clock.phase("rollout"), self.accelerator.autocast():
-            sequences, sampler_logprobs, finished = self.responder.respond(prompts)
-        with clock.phase("scoring"):
-            texts = [prompt.text for prompt in prompts]
-            responses = self.responder.texts(sequences)
-            lengths = sequences.response_present.sum(dim=1).tolist()
-            scores = self.scorer.score(
-                [
-                    Exchange(prompt=prompt, response=response, record={}, response_tokens=tokens)
-                    for prompt, response, tokens in zip(texts, responses, lengths, strict=True)
-                ]
-            )
-        return Rollout(
-            prompts=texts,
-            responses=responses,
-            sequences=sequences,
-            sampler_logprobs=sampler_logprobs,
-            finished=finished,
-            scores=scores,
+        """Draw prompts, sample responses to each, and score them."""
+        ppo = self.config.ppo
+        self.rollout = self.batch = None
+        prompts = self.prompts.draw(math.ceil(ppo.batch_size / ppo.samples_per_prompt))
+        with self.accelerator.autocast():
+            answered = repeated(prompts, ppo.samples_per_prompt, ppo.batch_size)
+            self.rollout = self.responder.collect(answered, self.scorer, clock)
+        return self.rollout
+
+    def evaluate(self) -> tuple[dict[str, float], list[Sample]]:
+        """Answer the evaluation set: statistics under `eval/*`, and samples. Changes no state of the training."""
+        if self.evaluator is None:
+            raise ValueError("the run has no evaluation")
+        with self.accelerator.autocast():
+            return self.evaluator.run(self.responder, self.scorer, self._measure)
+
+    def _measure(self, sequences: Sequences, distribution: Distribution) -> Evaluation:
+        return evaluate(
+            self.models.policy,
+            self.models.reference,
+            sequences,
+            distribution,
+            KLPenalty.KL,
+            microbatch_size=self.config.microbatch_size,
         )
+
+    def begin_again(self, learning_rate_factor: float, times: int) -> None:
+        """After a rollback: a smaller learning rate, and other samples than those that led into trouble."""
+        self.learning_rate_factor = learning_rate_factor
+        self.sampling.manual_seed(self.config.seed + times)
+        self.shuffling.manual_seed(self.config.seed + times)
 
     def update(
         self,
@@ -148,10 +171,11 @@ class Trainer:
             NonFinite: a loss, score, advantage or gradient is not finite.
         """
         clock = clock or Stopwatch()
-        rate = learning_rate(self.config.optimizer, self.step, self.config.ppo.steps)
+        rate = self.learning_rate_factor * learning_rate(self.config.optimizer, self.step, self.config.ppo.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         batch = self._evaluate(sequences, raw_scores, clock)
+        self.batch = batch
         with clock.phase("compute_advantages"):
             targets = advantages(batch, self.config.ppo)
         with clock.phase("optimize_step"):
@@ -201,7 +225,7 @@ class Trainer:
         tokens = float(batch.sequences.response_present.sum())
         scalars |= {"time/ppo/total": total, "tokens/per_second": tokens / total, **clock.seconds}
         stats = StepStats(step=self.step, scalars=scalars, histograms=distributions)
-        return Step(stats, self._samples(rollout, batch))
+        return Step(stats, self._samples(rollout, update))
 
     def scalars(self, update: Update) -> dict[str, float]:
         """The scalars that follow from the update alone."""
@@ -213,21 +237,14 @@ class Trainer:
             "memory/peak_bytes": float(peak_memory_bytes(self.accelerator.device)),
         }
 
-    def _samples(self, rollout: Rollout, batch: RolloutBatch) -> list[Sample]:
+    def _samples(self, rollout: Rollout, update: Update) -> list[Sample]:
+        batch, logging = update.batch, self.config.logging
         kl = sequence_sums(batch.kl, batch.mask).tolist() if batch.ref_logprobs is not None else None
-        tokens = batch.sequences.response_present.sum(dim=1).tolist()
-        return [
-            Sample(
-                prompt=rollout.prompts[i],
-                response=rollout.responses[i],
-                score=rollout.scores.total[i],
-                components={name: x for name, xs in rollout.scores.components.items() if (x := xs[i]) is not None},
-                kl=None if kl is None else kl[i],
-                response_tokens=tokens[i],
-                finished=rollout.finished[i],
-            )
-            for i in range(min(self.config.logging.samples_per_step, len(rollout.prompts)))
-        ]
+        samples = samples_of(rollout, kl, logging.samples_per_step)
+        if not logging.token_values:
+            return samples
+        values = [token_values(i, batch, update.targets, self.models.tokenizer) for i in range(len(samples))]
+        return [sample.model_copy(update={"token_values": v}) for sample, v in zip(samples, values, strict=True)]
 
 
 def advantages(batch: RolloutBatch, config: PPOConfig) -> Advantages:

@@ -23,6 +23,7 @@ def capture(trainer: Trainer) -> tuple[dict[str, Any], dict[str, dict[str, Tenso
     values = {
         "step": trainer.step,
         "kl_coef": trainer.kl.value,
+        "learning_rate_factor": trainer.learning_rate_factor,
         "moments": asdict(trainer.moments),
         "prompts": trainer.prompts.state_dict(),
     }
@@ -42,6 +43,7 @@ def restore(trainer: Trainer, values: dict[str, Any], tensors: dict[str, dict[st
     """Put back what `capture` returned; the language model's weights were loaded already."""
     trainer.step = int(values["step"])
     trainer.kl.value = float(values["kl_coef"])
+    trainer.learning_rate_factor = float(values["learning_rate_factor"])
     trainer.moments = RunningMoments(**values["moments"])
     trainer.prompts.load_state_dict(values["prompts"])
     trainer.models.policy.value_head.load_state_dict(tensors["value"])

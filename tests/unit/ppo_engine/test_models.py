@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ppo_engine.batch import Sequences, make_sequences
 from ppo_engine.config import ModelSource, ValueHeadInit
 from ppo_engine.errors import ModelUnavailable
-from ppo_engine.generation import Responses, sample
+from ppo_engine.generation import Responses, Sampling, sample
 from ppo_engine.loading import load_language_model
 from ppo_engine.logprobs import Distribution
 from ppo_engine.models import LanguageModel, Policy
@@ -50,10 +50,12 @@ def sampled(
         language,
         prompts.prompt_ids,
         prompts.prompt_mask,
-        distribution,
-        max_new_tokens=tokens,
-        pad_id=0,
-        generator=torch.Generator().manual_seed(seed),
+        Sampling(
+            distribution=distribution,
+            max_new_tokens=tokens,
+            pad_id=0,
+            generator=torch.Generator().manual_seed(seed),
+        ),
     )
     sequences = Sequences(
         prompt_ids=prompts.prompt_ids,
@@ -102,10 +104,12 @@ def test_an_end_token_in_the_prompt_does_not_end_the_response() -> None:
         language,
         prompts.prompt_ids,
         prompts.prompt_mask,
-        Distribution(min_new_tokens=5, eos_ids=(END,)),
-        max_new_tokens=5,
-        pad_id=END,
-        generator=torch.Generator().manual_seed(0),
+        Sampling(
+            distribution=Distribution(min_new_tokens=5, eos_ids=(END,)),
+            max_new_tokens=5,
+            pad_id=END,
+            generator=torch.Generator().manual_seed(0),
+        ),
     )
     assert drawn.mask.sum(dim=1).tolist() == [5, 5]
 
@@ -121,10 +125,7 @@ def test_sampling_follows_the_distribution() -> None:
         language,
         prompt,
         torch.ones_like(prompt).bool(),
-        distribution,
-        max_new_tokens=1,
-        pad_id=0,
-        generator=torch.Generator().manual_seed(0),
+        Sampling(distribution=distribution, max_new_tokens=1, pad_id=0, generator=torch.Generator().manual_seed(0)),
     )
     with torch.no_grad():
         p = (language.model(prompt[:1]).logits[0, -1].float() / 1.3).softmax(-1)
