@@ -185,6 +185,15 @@ def load(folder: Path, identity: Mapping[str, Any]) -> Restored:
     return Restored(state, tensors, folder)
 
 
+def read_values(folder: Path) -> dict[str, Any]:
+    """The JSON state of a checkpoint.
+
+    Raises:
+        CheckpointCorrupt: it cannot be read.
+    """
+    return _read_json(folder / STATE)
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(path.read_text())
@@ -204,9 +213,14 @@ def newest_valid(run: RunDir) -> Path | None:
     return None
 
 
-def prune(run: RunDir, keep_last: int) -> None:
-    """Remove all but the newest checkpoints. For runs without a service, which prunes by its own rows."""
-    for folder in run.saved_checkpoints()[keep_last:]:
-        doomed = folder.with_name(f".trash-{folder.name}")
-        folder.rename(doomed)
-        shutil.rmtree(doomed)
+def prune(run: RunDir, keep_last: int, keep_best: int = 0) -> None:
+    """Remove all but the newest and the best checkpoints. For runs without a service, which prunes by its own rows."""
+    saved = run.saved_checkpoints()
+    ranked = [(score, folder) for folder in saved if (score := read_values(folder).get("score")) is not None]
+    ranked.sort(key=lambda pair: pair[0], reverse=True)
+    best = [folder for _, folder in ranked[:keep_best]]
+    for folder in saved[keep_last:]:
+        if folder not in best:
+            doomed = folder.with_name(f".trash-{folder.name}")
+            folder.rename(doomed)
+            shutil.rmtree(doomed)

@@ -87,6 +87,14 @@ class NonFinite(EngineError):
     suggestion = "Lower optimizer.learning_rate, set optimizer.max_grad_norm, or check the reward's range."
 
 
+class GuardStopped(EngineError):
+    """A guard ended the run, or rolled it back as often as it may."""
+
+    code = "guard_stopped"
+    category = Category.CONFIG
+    suggestion = "Change what drives the metric (often a lower learning rate or a larger KL coefficient), or the guard."
+
+
 class CheckpointCorrupt(EngineError):
     """A checkpoint does not match its manifest or this run."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -12,13 +11,27 @@ from typing import Any
 
 from ppo_engine import checkpoint, runtime
 from ppo_engine.build import build_trainer
-from ppo_engine.config import TrainConfig
-from ppo_engine.errors import CheckpointCorrupt
-from ppo_engine.events import CheckpointSaved, Event, Finished, Outcome, Phase, PhaseEntered, Sample, Started, StepDone
+from ppo_engine.config import GuardAction, TrainConfig
+from ppo_engine.errors import CheckpointCorrupt, GuardStopped, NonFinite
+from ppo_engine.events import (
+    CheckpointSaved,
+    Event,
+    Finished,
+    GuardTripped,
+    Outcome,
+    Phase,
+    PhaseEntered,
+    RolledBack,
+    Started,
+    StepDone,
+)
+from ppo_engine.guards import Trip, describe
+from ppo_engine.inspection import keep_for_inspection
+from ppo_engine.journal import Journal
+from ppo_engine.oversight import Finding, Oversight
 from ppo_engine.rundir import RunDir, checkpoint_step
 from ppo_engine.stats import StepStats
-from ppo_engine.tensorboard import TensorBoardWriter
-from ppo_engine.trainer import Trainer
+from ppo_engine.trainer import Step
 from ppo_engine.training_state import capture
 
 log = logging.getLogger(__name__)
@@ -38,12 +51,13 @@ class RunOptions:
 
 
 class Run:
-    """Trains until done or asked to stop. `progress` says where it is, for whoever reports a failure."""
+    """Trains until done, ended by a guard, or asked to stop. `progress` says where it is, for a report of failure."""
 
     def __init__(self, config: TrainConfig, options: RunOptions, emit: Callable[[Event], None]) -> None:
         self.config, self.options, self.emit = config, options, emit
         self.phase, self.step = Phase.LOADING, 0
         self.stopping = False
+        self.oversight = Oversight(config)
 
     def stop(self) -> None:
         """Finish the step under way, checkpoint, and end."""
@@ -55,75 +69,191 @@ class Run:
         Raises:
             EngineError: the run cannot go on.
         """
-        self._enter(Phase.LOADING)
-        accelerator = runtime.start(self.config.resources, threads=self.options.threads)
+        self.accelerator = runtime.start(self.config.resources, threads=self.options.threads)
         with runtime.memory_errors():
-            trainer, identity = build_trainer(
-                self.config,
-                accelerator,
-                roots=self.options.roots,
-                on_phase=self._enter,
-                resume=self.options.resume,
+            self._load(self.options.resume)
+            self.emit(self._started())
+            ending = self._train()
+            self.journal.close()
+        self.emit(ending)
+
+    def _load(self, resume: Path | None) -> None:
+        """Make the trainer, anew or from a checkpoint, and open the journal behind its step."""
+        self._enter(Phase.LOADING)
+        self.trainer, self.identity = build_trainer(
+            self.config, self.accelerator, roots=self.options.roots, on_phase=self._enter, resume=resume
+        )
+        self.step = self.trainer.step
+        self.journal = Journal(self.options.out, self.config.logging, self.step, resumed=resume is not None)
+
+    def _train(self) -> Finished:
+        if self.options.resume is not None:
+            self.oversight.load_state_dict(checkpoint.read_values(self.options.resume)["oversight"])
+        elif not self.stopping:
+            self._begin()
+        while not self.stopping and self.step < self.config.ppo.steps:
+            try:
+                ending = self._finish_step(next(self.trainer.steps()))
+            except NonFinite as error:
+                ending = self._survive(error)
+            if ending is not None:
+                return ending
+        done = self.step == self.config.ppo.steps
+        return Finished(outcome=Outcome.COMPLETED if done else Outcome.STOPPED, step=self.step)
+
+    def _begin(self) -> None:
+        """Evaluate before training, and keep the beginning where a guard may have to go back to it."""
+        if self.trainer.evaluator is not None:
+            scalars, samples, seconds = self._evaluate()
+            stats = StepStats(step=0, scalars={**scalars, "time/ppo/evaluation": seconds})
+            self.oversight.observe(stats.scalars)
+            self.journal.write(stats, samples)
+            self.emit(StepDone(step=0, scalars=dict(stats.scalars), samples=samples))
+        if self.oversight.guards.roll_back:
+            self._announce(self._save(None)[0], None)
+
+    def _finish_step(self, step: Step) -> Finished | None:
+        """Evaluate, judge, checkpoint and report one step; returns how the run ends, if it does."""
+        self.step = self.trainer.step
+        stats, samples = step.stats, step.samples
+        final = self.stopping or self.step == self.config.ppo.steps
+        evaluator = self.trainer.evaluator
+        if evaluator is not None and (final or self.step % evaluator.config.every_steps == 0):
+            scalars, answers, seconds = self._evaluate()
+            stats, samples = _with(stats, scalars, "evaluation", seconds), [*samples, *answers]
+        finding = self.oversight.observe(stats.scalars)
+        ending = self._ending(finding)
+        actions = {trip.rule.action for trip in finding.trips}
+        ends = final or ending is not None or GuardAction.FAIL in actions
+        saved = None
+        if GuardAction.ROLLBACK not in actions and (ends or self._checkpoint_due(finding)):
+            saved, seconds = self._save(finding.score)
+            stats = _with(stats, {}, "checkpoint", seconds)
+        self._report(stats, samples)
+        if saved is not None:
+            self._announce(saved, finding.score)
+        return self._act(finding.trips, ending)
+
+    def _report(self, stats: StepStats, samples: list[Any]) -> None:
+        self.journal.write(stats, samples)
+        self.emit(StepDone(step=stats.step, scalars=dict(stats.scalars), samples=_without_tokens(samples)))
+        log.info("%s", _line(stats, self.config.ppo.steps))
+
+    def _evaluate(self) -> tuple[dict[str, float], list[Any], float]:
+        self._enter(Phase.EVALUATION)
+        start = perf_counter()
+        scalars, samples = self.trainer.evaluate()
+        return scalars, samples, perf_counter() - start
+
+    def _ending(self, finding: Finding) -> Finished | None:
+        """How the run ends after this step, if guards or early stopping end it."""
+        actions = {trip.rule.action for trip in finding.trips}
+        if GuardAction.PAUSE in actions:
+            return Finished(outcome=Outcome.PAUSED, step=self.step, reason="guard")
+        if GuardAction.STOP in actions:
+            return Finished(outcome=Outcome.COMPLETED, step=self.step, reason="guard")
+        if finding.exhausted:
+            return Finished(outcome=Outcome.COMPLETED, step=self.step, reason="early_stop")
+        return None
+
+    def _act(self, trips: Sequence[Trip], ending: Finished | None) -> Finished | None:
+        """Tell of every guard that tripped, and do what fails or rolls back."""
+        for trip in trips:
+            self._tell(trip)
+        for trip in trips:
+            if trip.rule.action is GuardAction.FAIL:
+                raise GuardStopped(f"guard: {describe(trip.rule)}" + _was(trip))
+        if ending is not None and self.step < self.config.ppo.steps:
+            return ending
+        for trip in trips:
+            if trip.rule.action is GuardAction.ROLLBACK:
+                self._roll_back(trip)
+                break
+        return None
+
+    def _tell(self, trip: Trip) -> None:
+        rule, condition = trip.rule, describe(trip.rule)
+        message = f"guard: {condition}{_was(trip)}: {rule.action}"
+        log.warning("%s", message)
+        self.emit(
+            GuardTripped(
+                step=self.step,
+                rule=condition,
+                action=rule.action,
+                metric=rule.metric,
+                value=trip.value,
+                message=message,
             )
-            self.step = trainer.step
-            self.emit(self._started(trainer))
-            self._train(trainer, identity)
-        outcome = Outcome.STOPPED if self.step < self.config.ppo.steps else Outcome.COMPLETED
-        self.emit(Finished(outcome=outcome, step=self.step))
+        )
 
-    def _train(self, trainer: Trainer, identity: dict[str, Any]) -> None:
-        run, resumed = self.options.out, self.options.resume is not None
-        forget_samples_after(run.samples, trainer.step)
-        purge = trainer.step + 1 if resumed else None
-        board = TensorBoardWriter(run.tensorboard, purge) if self.config.logging.tensorboard else None
-        steps = trainer.steps()
-        last = self.stopping
-        while not last and (step := next(steps, None)) is not None:
-            self.step = trainer.step
-            last = self.stopping or self.step == self.config.ppo.steps
-            saved, seconds = self._save_if_due(trainer, identity, last=last)
-            stats = step.stats if saved is None else with_checkpoint_time(step.stats, seconds)
-            if board is not None:
-                board.write(stats, step.samples)
-            append_samples(run.samples, stats.step, step.samples)
-            self.emit(StepDone(step=stats.step, scalars=dict(stats.scalars), samples=step.samples))
-            if saved is not None:
-                self._announce(saved)
-        if board is not None:
-            board.close()
+    def _survive(self, error: NonFinite) -> Finished | None:
+        """Keep what a step worked on whose numbers were not finite, and do what the guards say; or raise it on."""
+        self.step = self.trainer.step
+        folder = keep_for_inspection(self.trainer, self.options.out, self.options.attempt, error)
+        log.error("step %d: %s; what it worked on is in %s", self.step + 1, error.message, folder.name)
+        trip = self.oversight.guards.non_finite()
+        if trip is None or trip.rule.action is GuardAction.FAIL:
+            raise error
+        self._tell(trip)
+        if trip.rule.action is GuardAction.PAUSE:
+            return Finished(outcome=Outcome.PAUSED, step=self.step, reason="guard")
+        self._roll_back(trip, error)
+        return None
 
-    def _save_if_due(
-        self, trainer: Trainer, identity: dict[str, Any], *, last: bool
-    ) -> tuple[checkpoint.Saved | None, float]:
-        if not (last or self.step % self.config.checkpoint.every_steps == 0):
-            return None, 0.0
+    def _roll_back(self, trip: Trip, error: NonFinite | None = None) -> None:
+        """Go on from the newest checkpoint with a smaller learning rate, and other samples.
+
+        Checkpoints are not taken while the condition of such a guard holds, so the newest is from before the trouble.
+        """
+        guards = self.oversight.guards
+        folder = checkpoint.newest_valid(self.options.out)
+        if folder is None or guards.exhausted(trip):
+            why = "there is no checkpoint" if folder is None else f"it rolled back {trip.rule.max_times} times before"
+            raise error or GuardStopped(f"guard: {describe(trip.rule)}{_was(trip)}; {why}")
+        guards.rolled_back(trip)
+        from_step = self.step
+        self.journal.close()
+        del self.trainer  # two of them may not fit
+        self._load(folder)
+        self.trainer.begin_again(guards.learning_rate_factor, guards.rollbacks)
+        log.warning("rolled back from step %d to step %d", from_step, self.step)
+        self.emit(RolledBack(step=from_step, to_step=self.step, learning_rate_factor=guards.learning_rate_factor))
+
+    def _checkpoint_due(self, finding: Finding) -> bool:
+        scheduled = self.step % self.config.checkpoint.every_steps == 0
+        return (scheduled or finding.improved) and self.oversight.guards.healthy
+
+    def _save(self, score: float | None) -> tuple[checkpoint.Saved, float]:
         self._enter(Phase.CHECKPOINT)
         start = perf_counter()
-        values, tensors = capture(trainer)
+        values, tensors = capture(self.trainer)
         saved = checkpoint.save(
             self.options.out,
             step=self.step,
             attempt=self.options.attempt,
-            identity=identity,
-            values=values,
+            identity=self.identity,
+            values={**values, "oversight": self.oversight.state_dict(), "score": score},
             tensors=tensors,
-            folders=trainer.models.folders(),
+            folders=self.trainer.models.folders(),
         )
         return saved, perf_counter() - start
 
-    def _announce(self, saved: checkpoint.Saved) -> None:
+    def _announce(self, saved: checkpoint.Saved, score: float | None) -> None:
         path = str(saved.path.relative_to(self.options.out.root))
-        self.emit(CheckpointSaved(step=self.step, path=path, size_bytes=saved.size_bytes, sha256=saved.sha256))
+        self.emit(
+            CheckpointSaved(step=self.step, path=path, size_bytes=saved.size_bytes, sha256=saved.sha256, score=score)
+        )
         if self.options.prune:
-            checkpoint.prune(self.options.out, self.config.checkpoint.keep_last)
+            keep = self.config.checkpoint
+            checkpoint.prune(self.options.out, keep.keep_last, keep.keep_best)
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
         self.emit(PhaseEntered(phase=phase, step=self.step))
 
-    def _started(self, trainer: Trainer) -> Started:
+    def _started(self) -> Started:
+        trainer, resume = self.trainer, self.options.resume
         parameters = list(trainer.models.policy.parameters())
-        resume = self.options.resume
         return Started(
             step=trainer.step,
             steps_total=self.config.ppo.steps,
@@ -137,33 +267,26 @@ class Run:
         )
 
 
-def with_checkpoint_time(stats: StepStats, seconds: float) -> StepStats:
-    """The statistics of a step that wrote a checkpoint."""
+def _with(stats: StepStats, scalars: Mapping[str, float], phase: str, seconds: float) -> StepStats:
+    """The statistics of a step with what followed its update."""
     total = stats.scalars["time/ppo/total"] + seconds
-    return replace(stats, scalars={**stats.scalars, "time/ppo/checkpoint": seconds, "time/ppo/total": total})
+    times = {f"time/ppo/{phase}": seconds, "time/ppo/total": total}
+    return replace(stats, scalars={**stats.scalars, **scalars, **times})
 
 
-def append_samples(path: Path, step: int, samples: Sequence[Sample]) -> None:
-    """One JSON line per sample."""
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps({"step": step, **sample.model_dump()}) + "\n" for sample in samples)
+def _without_tokens(samples: Sequence[Any]) -> list[Any]:
+    return [sample.model_copy(update={"token_values": None}) for sample in samples]
 
 
-def forget_samples_after(path: Path, step: int) -> None:
-    """Drop lines of steps that a resumed run will do again, and a line that a crash cut short."""
-    if not path.exists():
-        return
-    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _is_until(line, step)]
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    partial.replace(path)
+def _was(trip: Trip) -> str:
+    return "" if trip.value is None else f" (it is {trip.value:.4g})"
 
 
-def _is_until(line: str, step: int) -> bool:
-    try:
-        return int(json.loads(line)["step"]) <= step
-    except (ValueError, KeyError):
-        return False
+def _line(stats: StepStats, steps: int) -> str:
+    """One line of the log per step."""
+    keys = ("env/reward_mean", "eval/reward_mean", "objective/kl", "objective/entropy", "ppo/loss/value")
+    shown = [f"{key} {stats.scalars[key]:.4g}" for key in keys if key in stats.scalars]
+    return "  ".join([f"step {stats.step}/{steps}", *shown, f"{stats.scalars['time/ppo/total']:.1f} s"])
 
 
 def resume_folder(run: RunDir, wanted: str | None) -> Path | None:

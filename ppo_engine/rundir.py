@@ -4,6 +4,7 @@ spec.json                          the resolved spec
 engine-<attempt>.log               standard error of one attempt
 samples.jsonl                      one line per stored response
 tensorboard/                       event files
+inspection/step-00000010-3/        what step 10 of attempt 3 worked on, if its numbers were not finite
 checkpoints/step-00000010-3/       step 10, written by attempt 3
     manifest.json                  sizes and sha256 of all files
     model/                         the policy: a Hugging Face folder with its tokenizer
@@ -43,6 +44,10 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    def inspection(self, step: int, attempt: int) -> Path:
+        """What a step worked on whose numbers were not finite."""
+        return self.root / "inspection" / f"step-{step:08d}-{attempt}"
 
     def log(self, attempt: int) -> Path:
         """Standard error of one attempt."""

@@ -13,6 +13,7 @@ from ppo_engine.events import Sample
 from ppo_engine.stats import StepStats
 
 SAMPLES_TAG = "samples"
+EVALUATION_TAG = "evaluation"
 
 _MARKDOWN = re.compile(r"[^\w\s]|_")
 
@@ -36,8 +37,10 @@ class TensorBoardWriter:
             finite = finite[np.isfinite(finite)]
             if finite.size:  # a histogram of nothing cannot be written
                 self._writer.add_histogram(key, finite, stats.step)
-        if samples:
-            self._writer.add_text(SAMPLES_TAG, samples_table(samples), stats.step)
+        for tag, evaluation in ((SAMPLES_TAG, False), (EVALUATION_TAG, True)):
+            shown = [sample for sample in samples if sample.evaluation is evaluation]
+            if shown:
+                self._writer.add_text(tag, samples_table(shown), stats.step)
         self._writer.flush()
 
     def close(self) -> None:
@@ -47,7 +50,7 @@ class TensorBoardWriter:
 
 def samples_table(samples: Sequence[Sample]) -> str:
     """A Markdown table with one row per sample; texts are shown literally, whatever they contain."""
-    names = list(samples[0].components)
+    names = sorted({name for sample in samples for name in sample.components})
     header = ["prompt", "response", "score", *map(_literal, names), "KL", "tokens", "finished"]
     rows = [_row(sample, names) for sample in samples]
     lines = [header, ["---"] * len(header), *rows]
@@ -55,7 +58,7 @@ def samples_table(samples: Sequence[Sample]) -> str:
 
 
 def _row(sample: Sample, names: Sequence[str]) -> list[str]:
-    numbers = [sample.score, *(sample.components[name] for name in names)]
+    numbers = [sample.score, *(sample.components.get(name, float("nan")) for name in names)]
     return [
         _literal(sample.prompt),
         _literal(sample.response),

@@ -152,9 +152,9 @@ def _guards(config: TrainConfig) -> Iterator[CrossCheck]:
         loc = ("guards", index)
         if rule.metric is not None:
             yield from _metric(config, (*loc, "metric"), rule.metric, directed=True)
-        elif rule.action is GuardAction.WARN:
-            detail = "cannot be `warn` for non_finite: the step has no result to go on with"
-            yield CrossCheck(loc=(*loc, "action"), code="warning_is_not_enough", detail=detail)
+        elif rule.action in (GuardAction.WARN, GuardAction.STOP):
+            detail = f"cannot be `{rule.action}` for non_finite: the step has no result to go on with"
+            yield CrossCheck(loc=(*loc, "action"), code="step_without_result", detail=detail)
 
 
 def _metric(config: TrainConfig, loc: tuple[str | int, ...], key: str, *, directed: bool) -> Iterator[CrossCheck]:

@@ -85,7 +85,10 @@ class CheckpointConfig(Config):
     every_steps: int = Field(10, ge=1, description="Steps between checkpoints.")
     keep_last: int = Field(2, ge=1, le=1000, description="Newest checkpoints kept.")
     keep_best: int = Field(
-        0, ge=0, le=1000, description="Best checkpoints kept beside those; one is written whenever the metric improves."
+        0,
+        ge=0,
+        le=1000,
+        description="Best checkpoints kept beside those; an evaluation that improves writes one.",
     )
     best_metric: str | None = Field(
         None,

@@ -30,6 +30,10 @@ pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 
+OPTIONAL = {"ppo/loss/kl", "ppo/loss/ptx", "objective/ptx_perplexity", "time/ppo/evaluation"}
+"""Reported only by runs that have them."""
+ALWAYS = {key for key in SCALARS if not key.startswith("eval/")} - OPTIONAL
+
 RULES = [
     {"name": "length", "weight": 0.5, "rule": {"name": "length", "params": {"target": 3}}},
     {"name": "mood", "rule": {"name": "sentiment"}},
@@ -87,7 +91,7 @@ def test_a_run_reports_every_metric_and_resumes_bit_for_bit(models: Path, tmp_pa
     steps = of_type(StepDone, events)
     assert [event.step for event in steps] == [1, 2, 3, 4]
     families = {"env/reward/length_mean", "env/reward/mood_mean"}
-    assert set(steps[0].scalars) == set(SCALARS) | families
+    assert set(steps[0].scalars) == ALWAYS | families
     assert steps[0].scalars["objective/kl"] == 0.0
     assert steps[0].scalars["ppo/policy/ratio_max"] >= 1.0
     assert len(steps[0].samples) == 4
@@ -115,7 +119,7 @@ def test_a_run_reports_every_metric_and_resumes_bit_for_bit(models: Path, tmp_pa
 def _check_board(out: RunDir) -> None:
     board = EventAccumulator(str(out.tensorboard), size_guidance={"scalars": 0, "histograms": 0}).Reload()
     tags = board.Tags()
-    assert set(SCALARS) <= set(tags["scalars"])
+    assert set(tags["scalars"]) >= ALWAYS
     assert set(HISTOGRAMS) <= set(tags["histograms"])
     assert [point.step for point in board.Scalars("objective/kl")] == [1, 2, 3, 4]
 
