@@ -132,10 +132,14 @@ class Trainer:
         return self.rollout
 
     def evaluate(self) -> tuple[dict[str, float], list[Sample]]:
-        """Answer the evaluation set: statistics under `eval/*`, and samples. Changes no state of the training."""
+        """Answer the evaluation set, with the moving average if there is one. Changes no state of the training.
+
+        Returns:
+            Statistics under `eval/*`, and samples.
+        """
         if self.evaluator is None:
             raise ValueError("the run has no evaluation")
-        with self.accelerator.autocast():
+        with self.models.averaged(), self.accelerator.autocast():
             return self.evaluator.run(self.responder, self.scorer, self._measure)
 
     def _measure(self, sequences: Sequences, distribution: Distribution) -> Evaluation:
