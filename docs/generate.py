@@ -1,6 +1,7 @@
 """Write the parts of the documents that are made from code: `python docs/generate.py`.
 
 docs/metrics.md                        from ppo_engine.stats.METRICS
+docs/spec.md                           from jobs.spec.JobSpec and ppo_engine.config
 docs/from-trl.md                       from ppo_engine.trl and ppo_engine.stats.METRICS
 the settings table of operations.md    from api, worker and jobs settings
 """
@@ -9,18 +10,23 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import textwrap
+from collections.abc import Iterator
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from api.settings import ApiSettings
 from jobs.settings import DomainSettings
+from jobs.spec import JobSpec
+from ppo_engine.config import PRESETS, RULES, OneOf
 from ppo_engine.stats import FAMILIES, METRICS, Better, Kind, Metric
 from ppo_engine.trl import FIELDS, METRIC_NOTES
 from worker.settings import WorkerSettings
@@ -158,9 +164,126 @@ def attribute_docstrings(cls: type) -> dict[str, str]:
     }
 
 
+SPEC_HEAD = """\
+# The job spec
+
+Made from `jobs/spec.py` and `ppo_engine/config/` by `python docs/generate.py`; change it there.
+
+`POST /v1/jobs` and `CreateJob` take this document; `GET /v1/schemas/job` is the same as JSON Schema. Unknown fields are
+refused with the nearest name, and every problem is reported at once. A field without a default is required where its
+section is given. Sections marked "one of" are alternatives: exactly one of them is written.
+
+"""
+PRESETS_HEAD = """
+## Presets
+
+`ppo.preset` names a published recipe: what you write wins over it, it wins over the defaults. Its values, as a spec:
+
+"""
+
+
+def spec_page() -> str:
+    """The text of docs/spec.md."""
+    places: dict[type[BaseModel], str] = {}
+    found = list(_models("", JobSpec, places))
+    sections = "\n".join(_section(path, model, places) for path, model in found)
+    rules = [f"| `{name}` | {_doc(model)} | {_fields_inline(model)} |" for name, model in RULES.items()]
+    table = "\n".join(["\n## Rules\n", "| name | score | `params` |\n|---|---|---|", *rules])
+    presets = [
+        f"### {name}\n\n{recipe.title}. Source: {recipe.source}.\n\n"
+        f"```json\n{json.dumps(recipe.fragment, indent=1)}\n```\n"
+        for name, recipe in PRESETS.items()
+    ]
+    return SPEC_HEAD + sections + table + "\n" + PRESETS_HEAD + "\n".join(presets)
+
+
+Section = tuple[str, type[BaseModel]]
+
+
+def _models(path: str, model: type[BaseModel], places: dict[type[BaseModel], str]) -> Iterator[Section]:
+    """Every section of the spec with its path, depth first, each once; `places` learns where."""
+    places[model] = path
+    yield path, model
+    for name, field in model.model_fields.items():
+        for inner in _inner_models(field.annotation):
+            if inner not in places and inner.model_fields:
+                place = f"{path}.{name}".lstrip(".") + ("[]" if get_origin(field.annotation) is list else "")
+                yield from _models(place, inner, places)
+
+
+def _inner_models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _inner_models(part)]
+
+
+def _section(path: str, model: type[BaseModel], places: dict[type[BaseModel], str]) -> str:
+    one_of = " (one of)" if issubclass(model, OneOf) else ""
+    title = f"## `{path}`" if path else "## The document"
+    rows = [_field_row(path, name, field, places) for name, field in model.model_fields.items()]
+    table = "\n".join(["| field | type | default | meaning |\n|---|---|---|---|", *rows])
+    return f"{title}\n\n{_doc(model)}{one_of}\n\n{table}\n"
+
+
+def _field_row(path: str, name: str, field: FieldInfo, places: dict[type[BaseModel], str]) -> str:
+    default = "required" if field.is_required() else _json(field.get_default(call_default_factory=True))
+    meaning = field.description or " ".join(_doc(model) for model in _inner_models(field.annotation))
+    elsewhere = [places[m] for m in _inner_models(field.annotation) if m in places]
+    own = f"{path}.{name}".lstrip(".")
+    see = "".join(f" See `{place}`." for place in elsewhere if place.removesuffix("[]") != own)
+    return f"| `{name}` | {_type(field)} | {default} | {meaning}{see} |"
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return ""  # its own section says it
+    return "" if value is None else f"`{json.dumps(value)}`"
+
+
+def _type(field: FieldInfo) -> str:
+    """The JSON type with its bounds."""
+    bounds = [
+        f"{sign} {getattr(rule, attribute)}"
+        for rule in field.metadata
+        for attribute, sign in (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
+        if getattr(rule, attribute, None) is not None
+    ]
+    return ", ".join([_type_name(field.annotation), *bounds])
+
+
+def _type_name(annotation: Any) -> str:
+    if get_origin(annotation) in (list, tuple):
+        return f"list of {_type_name(get_args(annotation)[0])}"
+    if get_origin(annotation) is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return "object"
+    if get_args(annotation):
+        return _type_name(next(part for part in get_args(annotation) if part is not type(None)))
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return " / ".join(f"`{member.value}`" for member in annotation)
+    return {int: "integer", float: "number", bool: "boolean", str: "string"}.get(annotation, "any")
+
+
+def _fields_inline(model: type[BaseModel]) -> str:
+    return "; ".join(_field_inline(name, field) for name, field in model.model_fields.items())
+
+
+def _field_inline(name: str, field: FieldInfo) -> str:
+    default = "required" if field.is_required() else _json(field.get_default(call_default_factory=True))
+    return f"`{name}` ({', '.join(filter(None, [_type(field), default]))}): {field.description}"
+
+
+def _doc(model: type) -> str:
+    return " ".join((model.__doc__ or "").split())
+
+
 def documents() -> dict[str, str]:
     """File name and text of everything that is generated."""
-    return {"metrics.md": metrics_page(), "from-trl.md": trl_page(), "operations.md": operations_page()}
+    return {
+        "spec.md": spec_page(),
+        "metrics.md": metrics_page(),
+        "from-trl.md": trl_page(),
+        "operations.md": operations_page(),
+    }
 
 
 def main() -> None:
