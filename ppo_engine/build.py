@@ -20,7 +20,7 @@ from ppo_engine.evaluation import Evaluator
 from ppo_engine.events import Phase
 from ppo_engine.loading import load_language_model, load_tokenizer
 from ppo_engine.models import LanguageModel
-from ppo_engine.networks import Origin, assemble
+from ppo_engine.networks import Origin, assemble, load_policy
 from ppo_engine.prompts import PromptSource, load_prompts
 from ppo_engine.rewards import build_scorer
 from ppo_engine.runtime import seed_everything
@@ -50,7 +50,7 @@ def build_trainer(
     _require_sound(config)
     seed_everything(config.seed)
     origin = Origin(
-        language=load_language_model(config.model.policy, roots),
+        language=load_policy(config.model, roots),
         tokenizer=load_tokenizer(config.model.policy, roots),
         other_reference=_other_reference(config, roots),
     )
@@ -119,7 +119,11 @@ def _other_reference(config: TrainConfig, roots: Sequence[Path]) -> LanguageMode
 def _identity(config: TrainConfig, origin: Origin) -> dict[str, Any]:
     """What a checkpoint must agree with, to be resumed by this run."""
     reference = origin.reference_of(config.model)
-    return {"spec": config_digest(config), "reference": None if reference is None else fingerprint(reference)}
+    return {
+        "spec": config_digest(config),
+        "reference": None if reference is None else fingerprint(reference),
+        "frozen": fingerprint(origin.language) if config.model.lora is not None else None,
+    }
 
 
 def _require_context(config: TrainConfig, language: LanguageModel, prompts: PromptSource) -> None:

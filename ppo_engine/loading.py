@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -14,6 +15,8 @@ from ppo_engine.config import ModelSource
 from ppo_engine.errors import ModelUnavailable
 from ppo_engine.models import LanguageModel
 from ppo_engine.sources import SourceError, resolve
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def load_language_model(source: ModelSource, roots: Sequence[Path]) -> LanguageModel:
@@ -53,16 +56,38 @@ def load_tokenizer(source: ModelSource, roots: Sequence[Path]) -> PreTrainedToke
     return tokenizer
 
 
+def locate_adapter(source: ModelSource, roots: Sequence[Path]) -> Path:
+    """The local folder of a PEFT adapter; from the hub, its config and safetensors weights are fetched.
+
+    Raises:
+        ModelUnavailable: not found, not an adapter, or its weights are not safetensors.
+    """
+    if source.hub is not None:
+        files = [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
+        hub = source.hub
+        folder = Path(_load(lambda: snapshot_download(hub, revision=source.revision, allow_patterns=files), hub))
+    else:
+        folder = _resolve(source, roots)
+    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        if not (folder / name).is_file():
+            raise ModelUnavailable(f"the adapter `{source.path or source.hub}` has no {name}")
+    return folder
+
+
 def _locate(source: ModelSource, roots: Sequence[Path]) -> tuple[str, dict[str, Any]]:
     if source.hub is not None:
         return source.hub, {"revision": source.revision} if source.revision else {}
-    try:
-        folder = resolve(source.path or "", roots)
-    except SourceError as error:
-        raise ModelUnavailable(str(error)) from error
+    folder = _resolve(source, roots)
     if not (folder / "config.json").is_file():
         raise ModelUnavailable(f"{source.path} has no config.json")
     return str(folder), {"local_files_only": True}
+
+
+def _resolve(source: ModelSource, roots: Sequence[Path]) -> Path:
+    try:
+        return resolve(source.path or "", roots)
+    except SourceError as error:
+        raise ModelUnavailable(str(error)) from error
 
 
 def _load(load: Callable[[], Any], where: str) -> Any:

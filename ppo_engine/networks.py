@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from ppo_engine.loading import load_language_model
 from ppo_engine.models import LanguageModel, Policy
 from ppo_engine.overlay import OverlaidReference, Overlay, Reference, trained_tensors
 
+if TYPE_CHECKING:
+    from ppo_engine.lora import Adapters
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
@@ -30,6 +34,8 @@ class Models:
     tokenizer: PreTrainedTokenizerBase
     average: Overlay | None = None
     """The moving average of the policy's weights."""
+    adapters: Adapters | None = None
+    """What is trained of the policy, instead of its own weights."""
 
     def to(self, device: torch.device) -> Self:
         """Move what accelerate does not: all but the policy."""
@@ -62,7 +68,10 @@ class Models:
         return folders
 
     def _write(self, folder: Path) -> None:
-        self.policy.language.model.save_pretrained(folder)
+        if self.adapters is None:
+            self.policy.language.model.save_pretrained(folder)
+        else:
+            self.adapters.save(folder)
         self.tokenizer.save_pretrained(folder)
 
     def _write_overlaid(self, overlay: Overlay, folder: Path) -> None:
@@ -96,22 +105,52 @@ def assemble(config: ModelConfig, origin: Origin, restored: Restored | None) -> 
     _check_vocabulary(origin)
     if config.value.shared is None:
         raise InvalidConfig("model.value needs `shared`")
-    language = origin.language if restored is None else _folder_model(restored.model)
-    policy = Policy(language, config.value.shared.init).eval()
-    average = None
-    if config.ema_decay is not None:
-        values = trained_tensors(language.model)
-        if restored is None:
-            values = {name: tensor.clone() for name, tensor in values.items()}
-        else:
-            values = trained_tensors(_folder_model(restored.folder / AVERAGE).model)
-        average = Overlay(language.model, values)
+    language, adapters = _language(config, origin, restored)
     return Models(
-        policy=policy,
-        reference=_reference(config, origin, language, restored),
+        policy=Policy(language, config.value.shared.init).eval(),
+        reference=_reference(config, origin, language, adapters, restored),
         tokenizer=origin.tokenizer,
-        average=average,
+        average=None if config.ema_decay is None else _average(language, adapters, restored),
+        adapters=adapters,
     )
+
+
+def load_policy(config: ModelConfig, roots: Sequence[Path]) -> LanguageModel:
+    """The policy before training: its model, with its adapter if it starts with one.
+
+    Raises:
+        ModelUnavailable: a model or adapter cannot be found or loaded.
+        InvalidConfig: they do not fit each other.
+    """
+    language = load_language_model(config.policy, roots)
+    if config.adapter is not None:
+        _lora().merge(language.model, config.adapter, roots)
+    return language
+
+
+def _lora() -> ModuleType:
+    from ppo_engine import lora  # noqa: PLC0415 - PEFT takes a second to import, and few runs need it
+
+    return lora
+
+
+def _language(config: ModelConfig, origin: Origin, restored: Restored | None) -> tuple[LanguageModel, Adapters | None]:
+    if config.lora is None:
+        return origin.language if restored is None else _folder_model(restored.model), None
+    adapters: Adapters = _lora().Adapters(origin.language.model, config.lora, config.policy)
+    if restored is not None:
+        adapters.load(restored.model)
+    return origin.language, adapters
+
+
+def _average(language: LanguageModel, adapters: Adapters | None, restored: Restored | None) -> Overlay:
+    if restored is None:
+        values = {name: tensor.clone() for name, tensor in trained_tensors(language.model).items()}
+    elif adapters is not None:
+        values = adapters.read(restored.folder / AVERAGE)
+    else:
+        values = trained_tensors(_folder_model(restored.folder / AVERAGE).model)
+    return Overlay(language.model, values)
 
 
 def _check_vocabulary(origin: Origin) -> None:
@@ -126,13 +165,17 @@ def _folder_model(folder: Path) -> LanguageModel:
 
 
 def _reference(
-    config: ModelConfig, origin: Origin, language: LanguageModel, restored: Restored | None
+    config: ModelConfig,
+    origin: Origin,
+    language: LanguageModel,
+    adapters: Adapters | None,
+    restored: Restored | None,
 ) -> Reference | None:
     wanted = origin.reference_of(config)
     if wanted is not origin.language:
         return wanted
     reset = None if restored is None else restored.tensors.get("reference")
-    values = reset or _before_training(origin, language)
+    values = reset or (_before_training(origin, language) if adapters is None else adapters.before_training())
     return OverlaidReference(language, Overlay(language.model, values), was_reset=reset is not None)
 
 

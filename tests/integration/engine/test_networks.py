@@ -12,8 +12,10 @@ from torch import Tensor
 
 from ppo_engine import checkpoint, runtime
 from ppo_engine.build import build_trainer
-from ppo_engine.config import TrainConfig
-from ppo_engine.overlay import OverlaidReference
+from ppo_engine.config import LoRAConfig, ModelSource, TrainConfig
+from ppo_engine.loading import load_language_model
+from ppo_engine.lora import Adapters
+from ppo_engine.overlay import OverlaidReference, trained_tensors
 from ppo_engine.rundir import RunDir
 from ppo_engine.trainer import Trainer
 from ppo_engine.training_state import capture
@@ -28,6 +30,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_llama(root / "policy", num_hidden_layers=3)
     tiny_gpt2(root / "gpt2")
     tiny_classifier(root / "judge")
+    sft = LoRAConfig(rank=2, target_modules=["q_proj", "v_proj"])
+    policy = load_language_model(ModelSource(path="policy"), [root]).model
+    adapters = Adapters(policy, sft, ModelSource(path="policy"))
+    for tensor in trained_tensors(policy).values():
+        tensor.add_(torch.randn_like(tensor), alpha=0.1)
+    adapters.save(root / "sft")
     return root
 
 
@@ -86,6 +94,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "reset": {"reference_reset_steps": 2},
     "reset to ema": {"reference_reset_steps": 1, "ema_decay": 0.5},
     "no reference": {"reference": {"none": {}}},
+    "lora": {"lora": {"rank": 2}},
+    "lora, gpt2": {"policy": {"path": "gpt2"}, "lora": {"rank": 2}},
+    "lora on an adapter, averaged": {"adapter": {"path": "sft"}, "lora": {"rank": 2}, "ema_decay": 0.5},
+    "lora, reset": {"lora": {"rank": 2}, "reference_reset_steps": 2},
     "other reference": {"reference": {"source": {"path": "policy"}}},
 }
 
@@ -143,9 +155,6 @@ def test_the_average_is_what_a_loop_over_the_weights_gives(models: Path, tmp_pat
 
 
 def test_the_average_in_a_checkpoint_is_a_model_like_the_policy(models: Path, tmp_path: Path) -> None:
-    from ppo_engine.config import ModelSource
-    from ppo_engine.loading import load_language_model
-
     runs = Runs(config(KINDS["ema"]), models, tmp_path)
     trainer, identity = runs.start()
     next(trainer.steps())
