@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ppo_engine.masked import keep
+from ppo_engine.masked import keep, masked_var
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: float | Tensor) -> tuple[Tensor, Tensor]:
     """Advantages and returns of each real step; 0 elsewhere.
 
     Args:
@@ -17,7 +17,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: flo
         mask: [B, T] bool. Dropped steps inside a sequence are skipped: the accumulators are carried across them, so
             they cost no discount.
         gamma: discount per real step.
-        lam: GAE lambda.
+        lam: GAE lambda, one for all or one per sequence [B].
 
     Returns:
         advantages [B, T] and returns = advantages + values [B, T].
@@ -35,3 +35,23 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: flo
         advantages[:, t] = running
     advantages = keep(advantages, mask)
     return advantages, keep(advantages + values, mask)
+
+
+def length_adaptive_lambda(mask: Tensor, alpha: float) -> Tensor:
+    """1 - 1 / (alpha l) of each sequence with l real steps, not below 0: [B, T] -> [B].
+
+    A long sequence gets a lambda nearer to 1, so that a reward at its end still reaches its beginning: the weights of
+    all its TD errors sum to alpha l.
+
+    Source: Yue et al. 2025, arXiv:2504.05118 (VAPO), length-adaptive GAE.
+    """
+    steps = mask.sum(dim=1).clamp(min=1)
+    return (1.0 - 1.0 / (alpha * steps)).clamp(0.0, 1.0)
+
+
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float | None:
+    """1 - Var(R - V) / Var(R) over the real steps; None where the returns do not vary."""
+    variance = masked_var(returns, mask)
+    if not bool(variance > 0):
+        return None
+    return float(1.0 - masked_var(returns - values, mask) / variance)

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ppo_engine.config import AdaptiveKL, FixedKL, KLPenalty
+from ppo_engine.losses import MAX_LOG_RATIO
 
 
 def per_token_kl(logprobs: Tensor, ref_logprobs: Tensor, penalty: KLPenalty) -> Tensor:
     """Estimate KL(policy || reference) of each taken token from its two logprobs, [B, T] -> [B, T].
 
+    With d = logprob - ref_logprob: `kl` d, `abs` |d|, `mse` d^2 / 2, `k3` exp(-d) + d - 1 (never negative, and as `kl`
+    right on average). It carries the gradient of `logprobs`; in `k3`, d stops at -20, before exp(-d) overflows.
     `full` needs both distributions and is computed where the logits are (`ppo_engine.logprobs.full_kl`).
 
-    Source: TRL 0.11.4 `PPOTrainer._kl_penalty`.
+    Source: TRL 0.11.4 `PPOTrainer._kl_penalty`; k3: Schulman 2020, "Approximating KL divergence".
     """
     difference = logprobs - ref_logprobs
     match penalty:
@@ -27,6 +30,9 @@ def per_token_kl(logprobs: Tensor, ref_logprobs: Tensor, penalty: KLPenalty) -> 
             return difference.abs()
         case KLPenalty.MSE:
             return 0.5 * difference.square()
+        case KLPenalty.K3:
+            bounded = difference.clamp(min=-MAX_LOG_RATIO)
+            return (-bounded).exp() + bounded - 1.0
         case KLPenalty.FULL:
             raise ValueError("the full penalty is not a function of the taken tokens' logprobs")
 

@@ -30,9 +30,12 @@ class RunningMoments:
         return math.sqrt(self.var * self.count / (self.count - 1.0)) if self.count > 1.0 else 1.0
 
     def update(self, scores: Tensor) -> None:
-        """Merge the scores [B] of one step."""
+        """Merge the scores [B] of one step; none leave everything as it is."""
         values = scores.double()
-        count, mean = values.numel(), float(values.mean())
+        count = values.numel()
+        if count == 0:
+            return
+        mean = float(values.mean())
         delta, total = mean - self.mean, self.count + count
         squares = self.var * self.count + float((values - mean).square().sum())
         self.var = (squares + delta**2 * self.count * count / total) / total
@@ -41,7 +44,10 @@ class RunningMoments:
 
 
 def process_scores(scores: Tensor, moments: RunningMoments, scaling: ScoreScaling, clip: float | None) -> Tensor:
-    """Scale by the running moments (which this updates first, as TRL does), then clip: [B] -> [B]."""
+    """Scale by the running moments (which this updates first, as TRL does), then clip: [B] -> [B].
+
+    `scores` are those of the responses that are trained on: another one must not enter the moments.
+    """
     if scaling is not ScoreScaling.NONE:
         moments.update(scores)
         mean = moments.mean if scaling is ScoreScaling.NORMALISE else 0.0
@@ -49,13 +55,34 @@ def process_scores(scores: Tensor, moments: RunningMoments, scaling: ScoreScalin
     return scores if clip is None else scores.clamp(-clip, clip)
 
 
-def per_token_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
+def overlong_penalty(lengths: Tensor, *, max_tokens: int, buffer_tokens: int, largest: float) -> Tensor:
+    """What a long response costs, in score: [B] tokens -> [B], from 0 to `largest`.
+
+    Nothing up to max_tokens - buffer_tokens, then growing linearly to `largest` at max_tokens.
+
+    Source: Yu et al. 2025, arXiv:2503.14476 (DAPO), eq. 13.
+    """
+    excess = lengths - (max_tokens - buffer_tokens)
+    return largest * (excess / buffer_tokens).clamp(0.0, 1.0)
+
+
+def per_token_rewards(
+    scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float, token_rewards: Tensor | None = None
+) -> Tensor:
     """-kl_coef * kl on every real token, plus the score on the last one: [B], [B, T] -> [B, T].
+
+    Args:
+        scores: [B]; that of a response without a real token is nobody's.
+        token_rewards: [B, T], dense rewards, added to the real tokens as they are: the scaling, clipping and penalties
+            that made `scores` do not touch them.
 
     Source: Ziegler et al. 2019, arXiv:1909.08593, eq. 2; TRL 0.11.4 `compute_rewards`.
     """
     rewards = keep(-kl_coef * kl, mask)
+    if token_rewards is not None:
+        rewards = rewards + keep(token_rewards, mask)
     positions = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, positions, -1).argmax(dim=1)
-    rewards[torch.arange(len(scores), device=mask.device), last] += scores
+    rows = torch.arange(len(scores), device=mask.device)
+    rewards[rows, last] += keep(scores, mask.any(dim=1))
     return rewards
