@@ -96,9 +96,10 @@ class RolloutBatch:
     old_values: Tensor
     """[B, T]"""
     scores: Tensor
-    """[B] after scaling and clipping."""
+    """[B] what each response earns: its score after scaling, clipping and the penalties of length, plus its dense
+    rewards; 0 for one that is not trained on."""
     rewards: Tensor
-    """[B, T] scores and KL penalty, 0 where not trained on."""
+    """[B, T] scores, dense rewards and the KL penalty where it is in the rewards; 0 where not trained on."""
 
     @property
     def mask(self) -> Tensor:

@@ -22,6 +22,7 @@ from ppo_engine.loading import load_language_model, load_tokenizer
 from ppo_engine.models import LanguageModel
 from ppo_engine.networks import Origin, assemble, load_policy
 from ppo_engine.prompts import PromptSource, load_prompts
+from ppo_engine.ptx import DEFAULT_MAX_TOKENS, TextSource
 from ppo_engine.rewards import build_scorer
 from ppo_engine.runtime import seed_everything
 from ppo_engine.trainer import Trainer
@@ -76,6 +77,7 @@ def build_trainer(
         build_scorer(config.rewards, roots=roots, device=device),
         on_phase,
         _evaluator(config, tokenizer, roots),
+        texts=_texts(config, language, tokenizer, roots),
     )
     if restored is not None:
         restore(trainer, restored.values, restored.tensors)
@@ -126,8 +128,28 @@ def _identity(config: TrainConfig, origin: Origin) -> dict[str, Any]:
     }
 
 
-def _require_context(config: TrainConfig, language: LanguageModel, prompts: PromptSource) -> None:
+def _texts(config: TrainConfig, language: LanguageModel, tokenizer: Any, roots: Sequence[Path]) -> TextSource | None:
+    if config.ptx is None:
+        return None
+    wanted = config.ptx.texts
+    longest = wanted.max_tokens or DEFAULT_MAX_TOKENS
+    return TextSource(
+        [line.text for line in load_prompts(wanted, roots)],
+        tokenizer,
+        max_tokens=min(longest, positions(language) or longest),
+        shuffle=wanted.shuffle,
+        seed=config.seed,
+    )
+
+
+def positions(language: LanguageModel) -> int | None:
+    """How many tokens the model can read, where it says."""
     limit = getattr(language.model.config.get_text_config(), "max_position_embeddings", None)
+    return None if limit is None else int(limit)
+
+
+def _require_context(config: TrainConfig, language: LanguageModel, prompts: PromptSource) -> None:
+    limit = positions(language)
     needed = prompts.longest + config.generation.max_new_tokens
     if limit is not None and needed > limit:
         raise InvalidConfig(

@@ -95,6 +95,14 @@ class GuardStopped(EngineError):
     suggestion = "Change what drives the metric (often a lower learning rate or a larger KL coefficient), or the guard."
 
 
+class NothingToTrainOn(EngineError):
+    """No response of a step has a token to train on: all were cut off, or could not be scored."""
+
+    code = "nothing_to_train_on"
+    category = Category.CONFIG
+    suggestion = "Raise generation.max_new_tokens or turn ppo.mask_truncated off, and look at the reward's errors."
+
+
 class CheckpointCorrupt(EngineError):
     """A checkpoint does not match its manifest or this run."""
 

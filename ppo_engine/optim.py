@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -13,11 +15,13 @@ from ppo_engine.config import OptimizerConfig, Schedule
 from ppo_engine.errors import NonFinite
 
 
-def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """AdamW over the trainable parameters; the fused kernel where torch has one for the device."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def make_optimizer(
+    policy: Iterable[nn.Parameter], critic: Iterable[nn.Parameter], config: OptimizerConfig
+) -> torch.optim.Optimizer:
+    """AdamW with two groups, the policy's trainable parameters and the critic's; `set_rates` sets their rates."""
+    groups = [{"params": [p for p in parameters if p.requires_grad]} for parameters in (policy, critic)]
     return torch.optim.AdamW(
-        parameters,
+        groups,
         lr=config.learning_rate,
         betas=config.betas,
         eps=config.eps,
@@ -26,19 +30,38 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Opt
     )
 
 
-def learning_rate(config: OptimizerConfig, step: int, steps_total: int) -> float:
-    """Rate of a 0-based step: linear warm-up to the peak, then the schedule down to 0 after the last step."""
+def schedule_factor(config: OptimizerConfig, step: int, steps_total: int) -> float:
+    """Share of the peak rate in a 0-based step: linear warm-up to 1, then the schedule, to 0 after the last step."""
     if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
+        return (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, steps_total - config.warmup_steps)
     match config.schedule:
         case Schedule.CONSTANT:
-            factor = 1.0
+            return 1.0
         case Schedule.LINEAR:
-            factor = 1.0 - progress
+            return 1.0 - progress
         case Schedule.COSINE:
-            factor = 0.5 * (1.0 + math.cos(math.pi * progress))
-    return config.learning_rate * factor
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+class Rates(NamedTuple):
+    """Learning rates of a step, in the order of the optimizer's groups."""
+
+    policy: float
+    critic: float
+
+
+def learning_rates(config: OptimizerConfig, step: int, steps_total: int, factor: float = 1.0) -> Rates:
+    """Policy and critic under the same schedule and factor, each with its own peak."""
+    critic = config.learning_rate if config.value_learning_rate is None else config.value_learning_rate
+    share = factor * schedule_factor(config, step, steps_total)
+    return Rates(config.learning_rate * share, critic * share)
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Rates) -> None:
+    """Give both groups of `make_optimizer` their rates."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,34 +2,29 @@
 
 Losses are sums over microbatches divided by the minibatch's token count, so no number depends on how a minibatch is
 split or padded. Statistics are masked means per minibatch; the caller averages them over all minibatches, as TRL does.
+Sequences without a token to train on are left out: they cost nothing and change no number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ppo_engine.batch import Advantages, RolloutBatch, Sequences
+from ppo_engine.batch import Advantages, RolloutBatch
 from ppo_engine.errors import NonFinite
 from ppo_engine.logprobs import Distribution
-from ppo_engine.losses import PolicyLoss, ValueLoss, policy_loss, value_loss
-from ppo_engine.masked import keep, masked_mean, masked_sum, masked_var
-from ppo_engine.models import TokenOutputs
+from ppo_engine.masked import keep, masked_sum
+from ppo_engine.minibatch import Microbatch, Minibatch
+from ppo_engine.objective import PolicyForward, Terms, UpdateRules, critic_terms, ppo_terms
 
 KL_STOP_FACTOR = 1.5
 """Epochs stop when the epoch's mean policykl exceeds this times target_kl (TRL, stable-baselines3)."""
-
-
-class PolicyForward(Protocol):
-    """`models.Policy`, possibly wrapped by accelerate."""
-
-    def __call__(
-        self, sequences: Sequences, distribution: Distribution, *, entropy_grad: bool = False
-    ) -> TokenOutputs: ...
 
 
 class Stepper(Protocol):
@@ -46,20 +41,17 @@ class Stepper(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRules:
-    """The numbers of an update; `config.PPOConfig` documents them."""
+class TextLoss(Protocol):
+    """The language-model loss on ordinary text that each optimizer step adds: `ptx.TextObjective`."""
 
-    ppo_epochs: int
-    minibatch_size: int
-    microbatch_size: int
-    gradient_accumulation_steps: int
-    clip_range: float
-    value_clip_range: float
-    vf_coef: float
-    entropy_coef: float
-    ratio_threshold: float
-    target_kl: float | None
+    @property
+    def coef(self) -> float:
+        """Weight of the loss."""
+        ...
+
+    def accumulate(self, backward: Callable[[Tensor], None]) -> float:
+        """Add the gradients of coef * loss on the next batch of texts; returns the loss, nats per token."""
+        ...
 
 
 @dataclass(slots=True)
@@ -68,15 +60,19 @@ class UpdateRecord:
 
     updates: list[dict[str, float]] = field(default_factory=list)
     ratios: list[Tensor] = field(default_factory=list)
+    """Of the trained tokens of each update; none during the critic's warm-up."""
     grad_norms: list[float] = field(default_factory=list)
     skipped: int = 0
     epochs_run: int = 0
 
     def means(self) -> dict[str, float]:
-        """Plain mean of every statistic over all updates; one that is not finite anywhere is left out."""
-        keys = self.updates[0].keys()
-        means = {key: sum(update[key] for update in self.updates) / len(self.updates) for key in keys}
-        return {key: value for key, value in means.items() if value == value}  # noqa: PLR0124 - NaN: undefined
+        """Plain mean of every statistic over the updates that have it; one that is not finite anywhere is left out."""
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        for update in self.updates:
+            for key, value in update.items():
+                found[key].append(value)
+        means = {key: sum(values) / len(values) for key, values in found.items()}
+        return {key: mean for key, mean in means.items() if math.isfinite(mean)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,159 +83,122 @@ class Optimiser:
     stepper: Stepper
     rules: UpdateRules
     distribution: Distribution
+    texts: TextLoss | None = None
 
     def run(
-        self, batch: RolloutBatch, targets: Advantages, permutations: Callable[[int], Sequence[int]]
+        self,
+        batch: RolloutBatch,
+        targets: Advantages,
+        permutations: Callable[[int], Sequence[int]],
+        *,
+        kl_coef: float,
+        critic_only: bool = False,
     ) -> UpdateRecord:
         """Update the policy on one rollout batch.
 
         Args:
             permutations: batch size -> order of the sequences, called once per epoch.
+            kl_coef: coefficient of the KL term, where that is in the loss.
+            critic_only: leave the policy and its optimizer state untouched, and train the critic.
 
         Raises:
             NonFinite: a loss or gradient is not finite; the weights are as after the last good optimizer step.
         """
         record = UpdateRecord()
+        trained = batch.mask.any(dim=1)
+
+        def terms(part: Microbatch) -> Terms:
+            if critic_only:
+                return critic_terms(self.policy, part, self.distribution, self.rules)
+            return ppo_terms(self.policy, part, self.distribution, self.rules, kl_coef)
+
         for _ in range(self.rules.ppo_epochs):
             first = len(record.updates)
             order = torch.as_tensor(permutations(len(batch.scores)), device=batch.scores.device)
-            for minibatches in self._groups(order):
-                self._optimizer_step([_Minibatch(batch, targets, rows) for rows in minibatches], record)
+            for group in self._groups(order, trained):
+                minibatches = [Minibatch(batch, targets, rows) for rows in group]
+                self._optimizer_step(minibatches, terms, record, texts=None if critic_only else self.texts)
             record.epochs_run += 1
-            epoch = [update["ppo/policy/policykl"] for update in record.updates[first:]]
-            limit = self.rules.target_kl
-            if limit is not None and sum(epoch) / len(epoch) > KL_STOP_FACTOR * limit:
+            if self._too_far(record.updates[first:]):
                 break
         return record
 
-    def _groups(self, order: Tensor) -> Iterator[list[Tensor]]:
-        """Minibatches, grouped by optimizer step. Sizes need not divide the batch."""
-        minibatches = list(order.split(self.rules.minibatch_size))
+    def _groups(self, order: Tensor, trained: Tensor) -> Iterator[list[Tensor]]:
+        """Rows of minibatches, grouped by optimizer step. Sizes need not divide the batch.
+
+        Rows without a trained token are taken out of their minibatch, and a minibatch of nothing else out of its group.
+        """
+        minibatches = order.split(self.rules.minibatch_size)
         for start in range(0, len(minibatches), self.rules.gradient_accumulation_steps):
-            yield minibatches[start : start + self.rules.gradient_accumulation_steps]
+            group = minibatches[start : start + self.rules.gradient_accumulation_steps]
+            kept = [rows for rows in (rows[trained[rows]] for rows in group) if len(rows)]
+            if kept:
+                yield kept
 
-    def _optimizer_step(self, minibatches: list[_Minibatch], record: UpdateRecord) -> None:
+    def _too_far(self, epoch: list[dict[str, float]]) -> bool:
+        """Whether the epoch moved the policy further than `target_kl` allows."""
+        moves = [update["ppo/policy/policykl"] for update in epoch if "ppo/policy/policykl" in update]
+        limit = self.rules.target_kl
+        return limit is not None and bool(moves) and sum(moves) / len(moves) > KL_STOP_FACTOR * limit
+
+    def _optimizer_step(
+        self,
+        minibatches: list[Minibatch],
+        terms: Callable[[Microbatch], Terms],
+        record: UpdateRecord,
+        *,
+        texts: TextLoss | None,
+    ) -> None:
         """Accumulate the minibatches' gradients and step, unless one of them trips the ratio guard."""
-        tripped = False
-        for minibatch in minibatches:
-            update, ratios = self._accumulate(minibatch, weight=1 / len(minibatches))
-            tripped |= update.pop("ratio") > self.rules.ratio_threshold
-            record.updates.append(update)
-            record.ratios.append(ratios)
-        if tripped:
+        try:
+            updates = [self._accumulate(minibatch, terms, record, 1 / len(minibatches)) for minibatch in minibatches]
+            ratios = [update.pop("ratio", 1.0) for update in updates]
+            if max(ratios) > self.rules.ratio_threshold:
+                self.stepper.discard()
+                record.skipped += len(minibatches)
+            else:
+                if texts is not None:
+                    _note_text_loss(updates, texts.coef, texts.accumulate(self.stepper.backward))
+                record.grad_norms.append(self.stepper.step())
+        except NonFinite:
             self.stepper.discard()
-            record.skipped += len(minibatches)
-        else:
-            record.grad_norms.append(self.stepper.step())
+            raise
+        record.updates += updates
 
-    def _accumulate(self, minibatch: _Minibatch, *, weight: float) -> tuple[dict[str, float], Tensor]:
-        """Forward and backward over one minibatch; returns its statistics and the ratios of its tokens."""
-        rules, tokens = self.rules, minibatch.tokens
-        sums, ratios = torch.zeros(len(_SUMS), dtype=torch.float64), []
-        for part in minibatch.split(rules.microbatch_size):
-            outputs = self.policy(part.sequences, self.distribution, entropy_grad=rules.entropy_coef > 0)
-            policy_terms = policy_loss(
-                outputs.logprobs, part.old_logprobs, part.advantages, clip_range=rules.clip_range
-            )
-            value_terms = value_loss(outputs.values, part.old_values, part.returns, clip_range=rules.value_clip_range)
-            per_token = policy_terms.loss + rules.vf_coef * value_terms.loss - rules.entropy_coef * outputs.entropy
-            loss = masked_sum(per_token, part.mask) / tokens
+    def _accumulate(
+        self, minibatch: Minibatch, terms: Callable[[Microbatch], Terms], record: UpdateRecord, weight: float
+    ) -> dict[str, float]:
+        """Forward and backward over one minibatch; returns its statistics."""
+        tokens = minibatch.tokens
+        sums: defaultdict[str, float] = defaultdict(float)
+        ratios = []
+        for part in minibatch.split(self.rules.microbatch_size):
+            found = terms(part)
+            loss = masked_sum(found.loss, part.mask) / tokens
             if not bool(torch.isfinite(loss)):
                 raise NonFinite("the PPO loss is not finite")
             self.stepper.backward(loss * weight)
-            sums += _token_sums(outputs, part.old_logprobs, policy_terms, value_terms, part.mask)
-            ratios.append(policy_terms.ratio[part.mask])
-        update = dict(zip(_SUMS, (sums / float(tokens)).tolist(), strict=True))
-        update["ppo/loss/entropy"] = -rules.entropy_coef * update["ppo/policy/entropy"]
-        update["ppo/loss/total"] = (
-            update["ppo/loss/policy"] + rules.vf_coef * update["ppo/loss/value"] + update["ppo/loss/entropy"]
-        )
-        return update | minibatch.fixed_statistics(), torch.cat(ratios)
+            measured = found.measured
+            if found.ratio is not None:
+                measured = measured | {"ratio": found.ratio}
+                ratios.append(found.ratio[part.mask])
+            for key, total in _token_sums(measured, part.mask).items():
+                sums[key] += total
+        if ratios:
+            record.ratios.append(torch.cat(ratios))
+        count = float(tokens)
+        return {key: total / count for key, total in sums.items()} | minibatch.fixed_statistics()
 
 
-@dataclass(frozen=True, slots=True)
-class _Microbatch:
-    """Rows of a batch, without columns that are padding in all of them. All tensors [b, t]."""
-
-    sequences: Sequences
-    old_logprobs: Tensor
-    old_values: Tensor
-    advantages: Tensor
-    returns: Tensor
-
-    @property
-    def mask(self) -> Tensor:
-        return self.sequences.response_mask
-
-
-@dataclass(frozen=True, slots=True)
-class _Minibatch:
-    """Rows of a batch that share one loss; `tokens` is the denominator of all its means."""
-
-    batch: RolloutBatch
-    targets: Advantages
-    rows: Tensor
-
-    @property
-    def tokens(self) -> Tensor:
-        return self.batch.mask[self.rows].sum()
-
-    def split(self, size: int) -> Iterator[_Microbatch]:
-        """Microbatches of `size` rows."""
-        for rows in self.rows.split(size):
-            sequences = self.batch.sequences.rows(rows)
-            width = sequences.response_mask.shape[1]
-            yield _Microbatch(
-                sequences,
-                self.batch.old_logprobs[rows, :width],
-                self.batch.old_values[rows, :width],
-                self.targets.advantages[rows, :width],
-                self.targets.returns[rows, :width],
-            )
-
-    def fixed_statistics(self) -> dict[str, float]:
-        """Statistics that no forward pass is needed for."""
-        mask = self.batch.mask[self.rows]
-        returns, values = self.targets.returns[self.rows], self.batch.old_values[self.rows]
-        return {
-            "ppo/policy/advantages_mean": float(masked_mean(self.targets.advantages[self.rows], mask)),
-            "ppo/returns/mean": float(masked_mean(returns, mask)),
-            "ppo/returns/var": float(masked_var(returns, mask)),
-            "ppo/val/mean": float(masked_mean(values, mask)),
-            "ppo/val/var": float(masked_var(values, mask)),
-        }
-
-
-_SUMS = (
-    "ppo/loss/policy",
-    "ppo/loss/value",
-    "ppo/policy/entropy",
-    "ppo/policy/approxkl",
-    "ppo/policy/policykl",
-    "ppo/policy/clipfrac",
-    "ppo/val/vpred",
-    "ppo/val/error",
-    "ppo/val/clipfrac",
-    "ratio",
-)
+def _note_text_loss(updates: list[dict[str, float]], coef: float, loss: float) -> None:
+    """Put the text loss of an optimizer step into the statistics of all its minibatches."""
+    for update in updates:
+        update["ppo/loss/ptx"] = loss
+        update["ppo/loss/total"] += coef * loss
 
 
 @torch.no_grad()
-def _token_sums(
-    outputs: TokenOutputs, old_logprobs: Tensor, policy_terms: PolicyLoss, value_terms: ValueLoss, mask: Tensor
-) -> Tensor:
-    """Sums over the kept tokens, in the order of _SUMS: float64, on the CPU."""
-    change = outputs.logprobs - old_logprobs
-    terms = (
-        policy_terms.loss,
-        value_terms.loss,
-        outputs.entropy,
-        0.5 * change.square(),
-        -change,
-        policy_terms.clipped.float(),
-        outputs.values,
-        value_terms.error,
-        value_terms.clipped.float(),
-        policy_terms.ratio,
-    )
-    return torch.stack([keep(term, mask).double().sum() for term in terms]).cpu()
+def _token_sums(measured: Mapping[str, Tensor], mask: Tensor) -> dict[str, float]:
+    """Sums over the kept tokens, in float64 and with one transfer from the device."""
+    sums = torch.stack([keep(term.double(), mask).sum() for term in measured.values()]).tolist()
+    return dict(zip(measured, sums, strict=True))

@@ -65,8 +65,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("env/reward_mean", "score", "Mean raw reward, before any scaling.", better=UP),
     Metric("env/reward_std", "score", "Standard deviation of the raw reward."),
     Metric("env/reward_dist", "score", "Raw rewards.", H),
-    Metric("ppo/mean_scores", "score", "Mean score after scaling and clipping.", better=UP),
-    Metric("ppo/std_scores", "score", "Standard deviation of the score after scaling and clipping."),
+    Metric(
+        "ppo/mean_scores",
+        "score",
+        "Mean of what a response earns: its score after scaling, clipping and length penalties, plus dense rewards.",
+        better=UP,
+    ),
+    Metric("ppo/std_scores", "score", "Standard deviation of what a response earns."),
     Metric("ppo/mean_non_score_reward", "score/token", "Masked mean of -kl_coef*kl; negative when KL is positive."),
     Metric(
         "objective/kl",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,8 +12,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from ppo_engine.advantages import explained_variance
 from ppo_engine.batch import Advantages, RolloutBatch
-from ppo_engine.masked import masked_mean, masked_sum, masked_var
+from ppo_engine.masked import masked_mean, masked_sum
 from ppo_engine.optimise import UpdateRecord
 from ppo_engine.rewards import Scores
 from ppo_engine.stats import REWARDS
@@ -68,25 +71,35 @@ def lengths(batch: RolloutBatch) -> tuple[list[float], list[float]]:
     return [float(n) for n in prompts], [float(n) for n in responses]
 
 
-def objective_scalars(batch: RolloutBatch, kl_coef: float) -> dict[str, float]:
-    """KL, entropy and scores at the rollout, before any update."""
-    mask, kl = batch.mask, sequence_sums(batch.kl, batch.mask)
+def objective_scalars(batch: RolloutBatch, kl_coef: float, *, kl_in_reward: bool = True) -> dict[str, float]:
+    """KL, entropy and scores at the rollout, before any update, over the responses that are trained on.
+
+    With the KL in the loss no reward carries any, and `ppo/mean_non_score_reward` is 0; `objective/rlhf_reward` is what
+    is being maximised either way.
+    """
+    mask, kl, scores = batch.mask, trained_sums(batch.kl, batch.mask), batch.scores[batch.mask.any(dim=1)]
+    penalty = kl_coef if kl_in_reward else 0.0
     found = {
         "objective/kl_coef": kl_coef,
-        "objective/entropy": float(-sequence_sums(batch.old_logprobs, mask).mean()),
+        "objective/entropy": float(-trained_sums(batch.old_logprobs, mask).mean()),
         "objective/perplexity": float((-masked_mean(batch.old_logprobs, mask)).exp()),
-        "objective/rlhf_reward": float(batch.scores.mean() - kl_coef * kl.mean()),
-        "ppo/mean_non_score_reward": float(masked_mean(-kl_coef * batch.kl, mask)),
+        "objective/rlhf_reward": float(scores.mean() - kl_coef * kl.mean()),
+        "ppo/mean_non_score_reward": float(masked_mean(-penalty * batch.kl, mask)),
     }
     if batch.ref_logprobs is not None:
         found["objective/kl"] = float(kl.mean())
         found["objective/ref_perplexity"] = float((-masked_mean(batch.ref_logprobs, mask)).exp())
-    return found | spread("ppo/", "mean_scores", "std_scores", batch.scores.tolist())
+    return found | spread("ppo/", "mean_scores", "std_scores", scores.tolist())
 
 
 def sequence_sums(x: Tensor, mask: Tensor) -> Tensor:
     """Sum over the kept tokens of each row: [B, T] -> [B]."""
     return torch.where(mask, x, torch.zeros_like(x)).sum(dim=1)
+
+
+def trained_sums(x: Tensor, mask: Tensor) -> Tensor:
+    """The same without the rows that have no kept token: [B, T] -> [responses trained on]."""
+    return sequence_sums(x, mask)[mask.any(dim=1)]
 
 
 def update_scalars(record: UpdateRecord, batch: RolloutBatch, targets: Advantages) -> dict[str, float]:
@@ -95,16 +108,23 @@ def update_scalars(record: UpdateRecord, batch: RolloutBatch, targets: Advantage
     returns_var = found.get("ppo/returns/var", 0.0)
     if returns_var > 0.0:
         found["ppo/val/var_explained"] = 1.0 - found["ppo/val/error"] / returns_var
-    variance = masked_var(targets.returns, batch.mask)
-    if bool(variance > 0):
-        residual = masked_var(targets.returns - batch.old_values, batch.mask)
-        found["ppo/val/explained_variance"] = float(1.0 - residual / variance)
+    explained = explained_variance(batch.old_values, targets.returns, batch.mask)
+    if explained is not None:
+        found["ppo/val/explained_variance"] = explained
+    if "ppo/loss/ptx" in found:
+        found["objective/ptx_perplexity"] = perplexity(found["ppo/loss/ptx"])
     if record.grad_norms:
         found["ppo/grad_norm"] = sum(record.grad_norms) / len(record.grad_norms)
     found["ppo/skipped_updates"] = float(record.skipped)
     found["ppo/epochs_run"] = float(record.epochs_run)
-    found["ppo/policy/ratio_max"] = max(float(ratios.max()) for ratios in record.ratios)
+    if record.ratios:
+        found["ppo/policy/ratio_max"] = max(float(ratios.max()) for ratios in record.ratios)
     return found
+
+
+def perplexity(loss: float) -> float:
+    """exp of nats per token; the largest float where that would overflow."""
+    return math.exp(min(loss, math.log(sys.float_info.max)))
 
 
 def sampling_scalars(finished: Sequence[bool], sampler_logprobs: Tensor, batch: RolloutBatch) -> dict[str, float]:
@@ -127,13 +147,14 @@ def histograms(
     found = {
         "env/reward_dist": list(raw),
         "objective/logprobs": batch.old_logprobs[mask].tolist(),
-        "ppo/policy/ratio": torch.cat(record.ratios).tolist(),
         "ppo/policy/advantages": targets.advantages[mask].tolist(),
         "tokens/queries_dist": prompts,
         "tokens/responses_dist": responses,
         "tokens/responses_len_dist": responses,
     }
+    if record.ratios:
+        found["ppo/policy/ratio"] = torch.cat(record.ratios).tolist()
     if batch.ref_logprobs is not None:
-        found["objective/kl_dist"] = sequence_sums(batch.kl, mask).tolist()
+        found["objective/kl_dist"] = trained_sums(batch.kl, mask).tolist()
         found["objective/ref_logprobs"] = batch.ref_logprobs[mask].tolist()
     return found

@@ -11,26 +11,27 @@ from dataclasses import dataclass, field
 
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 
-from ppo_engine.advantages import gae
+from ppo_engine.advantages import explained_variance
 from ppo_engine.batch import Advantages, RolloutBatch, Sequences
-from ppo_engine.config import KLPenalty, PPOConfig, TrainConfig
-from ppo_engine.errors import NonFinite
+from ppo_engine.config import KLPenalty, KLPlacement, TrainConfig
 from ppo_engine.evaluate import Evaluation, evaluate
 from ppo_engine.evaluation import Evaluator
 from ppo_engine.events import Phase, Sample
 from ppo_engine.kl import controller
 from ppo_engine.logprobs import Distribution
-from ppo_engine.masked import whiten
 from ppo_engine.networks import Models
-from ppo_engine.optim import GuardedStepper, learning_rate, make_optimizer
-from ppo_engine.optimise import Optimiser, UpdateRecord, UpdateRules
+from ppo_engine.objective import update_rules
+from ppo_engine.optim import GuardedStepper, Rates, learning_rates, make_optimizer, set_rates
+from ppo_engine.optimise import Optimiser, UpdateRecord
 from ppo_engine.prompts import PromptSource
+from ppo_engine.ptx import TextObjective, TextSource
 from ppo_engine.rewards import Scorer
 from ppo_engine.rollout import Responder, Rollout, end_token_ids, repeated
 from ppo_engine.runtime import peak_memory_bytes
 from ppo_engine.samples import samples_of, token_values
-from ppo_engine.shaping import RunningMoments, per_token_rewards, process_scores
+from ppo_engine.shaping import RunningMoments, per_token_rewards
 from ppo_engine.stats import StepStats
 from ppo_engine.summary import (
     Stopwatch,
@@ -40,8 +41,10 @@ from ppo_engine.summary import (
     reward_scalars,
     sampling_scalars,
     sequence_sums,
+    trained_sums,
     update_scalars,
 )
+from ppo_engine.targets import advantages, shape_scores, token_matrix, trainable, without_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ class Update:
     targets: Advantages
     record: UpdateRecord
     kl_coef: float
-    learning_rate: float
+    rates: Rates
+    """As used: the policy's is 0 during the critic's warm-up."""
     clock: Stopwatch
 
 
@@ -79,8 +83,12 @@ class Trainer:
     scorer: Scorer
     on_phase: Callable[[Phase], None] = _ignore
     evaluator: Evaluator | None = None
+    texts: TextSource | None = None
+    """What the ptx loss reads."""
     step: int = 0
     moments: RunningMoments = field(default_factory=RunningMoments)
+    critic_ready: bool = False
+    """The critic's warm-up ended early: its values explained enough of the returns."""
 
     def __post_init__(self) -> None:
         config, policy = self.config, self.models.policy
@@ -89,10 +97,12 @@ class Trainer:
             min_new_tokens=config.generation.min_new_tokens,
             eos_ids=end_token_ids(policy.language, self.models.tokenizer),
         )
-        optimizer = make_optimizer(policy, config.optimizer)
+        optimizer = make_optimizer(policy.policy_parameters(), policy.value_parameters(), config.optimizer)
         self.wrapped, self.optimizer = self.accelerator.prepare(policy, optimizer)
         stepper = GuardedStepper(self.accelerator, policy, self.optimizer, config.optimizer.max_grad_norm)
-        self.optimiser = Optimiser(self.wrapped, stepper, update_rules(config), self.distribution)
+        self.optimiser = Optimiser(
+            self.wrapped, stepper, update_rules(config), self.distribution, self._text_objective()
+        )
         self.kl = controller(config.kl.init_kl_coef, config.kl.controller)
         device = self.accelerator.device
         self.sampling = torch.Generator(device).manual_seed(config.seed)
@@ -109,7 +119,7 @@ class Trainer:
         self.batch: RolloutBatch | None = None
         """What the optimiser works on in the step under way, for inspection."""
         self.learning_rate_factor = 1.0
-        """What rollbacks made of the learning rate."""
+        """What rollbacks made of the learning rates."""
 
     def steps(self) -> Iterator[Step]:
         """Train to the configured number of steps; each item is one finished step."""
@@ -118,8 +128,7 @@ class Trainer:
             self.on_phase(Phase.ROLLOUT)
             rollout = self.collect(clock)
             self.on_phase(Phase.OPTIMISE)
-            update = self.update(rollout.sequences, rollout.scores.total, clock=clock)
-            yield self.summarise(rollout, update)
+            yield self.summarise(rollout, self.learn(rollout, clock))
 
     def collect(self, clock: Stopwatch) -> Rollout:
         """Draw prompts, sample responses to each, and score them."""
@@ -158,60 +167,125 @@ class Trainer:
         self.sampling.manual_seed(self.config.seed + times)
         self.shuffling.manual_seed(self.config.seed + times)
 
+    def learn(self, rollout: Rollout, clock: Stopwatch) -> Update:
+        """One PPO update on a rollout, without the responses that its scorer dropped; ends the step. As `update`."""
+        scores, mask = rollout.scores, rollout.sequences.response_mask
+        return self.update(
+            without_rows(rollout.sequences, scores.dropped),
+            scores.tail,
+            token_rewards=None if scores.token_rewards is None else token_matrix(scores.token_rewards, mask),
+            truncated=[not finished for finished in rollout.finished],
+            clock=clock,
+        )
+
     def update(
         self,
         sequences: Sequences,
         raw_scores: Sequence[float],
         *,
+        token_rewards: Tensor | None = None,
+        truncated: Sequence[bool] | None = None,
         permutations: Callable[[int], Sequence[int]] | None = None,
         clock: Stopwatch | None = None,
     ) -> Update:
         """One PPO update on given responses and their raw scores; ends the step.
 
+        A response whose `response_mask` is empty is not trained on, and no number of this update depends on it.
+
         Args:
+            raw_scores: one per response, for its last token; scaled, clipped and shaped.
+            token_rewards: dense rewards [B, T], added to the tokens as they are.
+            truncated: whether each response was cut off, and did not end by itself; none was unless given.
             permutations: order of the minibatches, for replaying a recorded step; random by default.
 
         Raises:
             NonFinite: a loss, score, advantage or gradient is not finite.
+            NothingToTrainOn: no response has a token to train on.
         """
         clock = clock or Stopwatch()
-        rate = self.learning_rate_factor * learning_rate(self.config.optimizer, self.step, self.config.ppo.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        batch = self._evaluate(sequences, raw_scores, clock)
-        self.batch = batch
+        truncated = [False] * len(sequences) if truncated is None else truncated
+        sequences = trainable(sequences, truncated, self.config.ppo)
+        batch = self.batch = self._evaluate(sequences, raw_scores, truncated, token_rewards, clock)
         with clock.phase("compute_advantages"):
             targets = advantages(batch, self.config.ppo)
-        with clock.phase("optimize_step"):
-            record = self.optimiser.run(batch, targets, permutations or self._permutation)
+        warming_up = self._warming_up(batch, targets)
+        rates = self._rates(warming_up=warming_up)
         kl_coef = self.kl.value
-        self.kl.update(float(sequence_sums(batch.kl, batch.mask).mean()), len(sequences))
+        with clock.phase("optimize_step"):
+            order = permutations or self._permutation
+            record = self.optimiser.run(batch, targets, order, kl_coef=kl_coef, critic_only=warming_up)
+        if not warming_up:  # the policy stands still then: its KL is no measure of the coefficient
+            kl = trained_sums(batch.kl, batch.mask)
+            self.kl.update(float(kl.mean()), len(kl))
         self.step += 1
         self.models.end_step(self.step, self.config.model)
-        return Update(batch, targets, record, kl_coef, rate, clock)
+        return Update(batch, targets, record, kl_coef, rates, clock)
 
-    def _evaluate(self, sequences: Sequences, raw_scores: Sequence[float], clock: Stopwatch) -> RolloutBatch:
+    def _warming_up(self, batch: RolloutBatch, targets: Advantages) -> bool:
+        """Whether this step trains the critic alone; from the first step with a good enough critic on, none does."""
         ppo = self.config.ppo
+        if self.step >= ppo.critic_warmup_steps or self.critic_ready:
+            return False
+        explained = explained_variance(batch.old_values, targets.returns, batch.mask)
+        if ppo.critic_warmup_until is not None and explained is not None:
+            self.critic_ready = explained > ppo.critic_warmup_until
+        return not self.critic_ready
+
+    def _rates(self, *, warming_up: bool) -> Rates:
+        """Set the optimizer's rates for this step; returns those that will be used."""
+        rates = learning_rates(self.config.optimizer, self.step, self.config.ppo.steps, self.learning_rate_factor)
+        set_rates(self.optimizer, rates)
+        return Rates(0.0, rates.critic) if warming_up else rates
+
+    def _text_objective(self) -> TextObjective | None:
+        if self.config.ptx is None or self.texts is None:
+            return None
+        ptx = self.config.ptx
+        return TextObjective(
+            self.texts,
+            self._text_logprobs,
+            ptx.coef,
+            ptx.batch_size,
+            self.config.microbatch_size,
+            self.accelerator.device,
+        )
+
+    def _text_logprobs(self, texts: Sequences) -> Tensor:
+        with self.accelerator.autocast():
+            logprobs: Tensor = self.models.policy.language(texts, Distribution())[0]
+        return logprobs
+
+    def _evaluate(
+        self,
+        sequences: Sequences,
+        raw_scores: Sequence[float],
+        truncated: Sequence[bool],
+        token_rewards: Tensor | None,
+        clock: Stopwatch,
+    ) -> RolloutBatch:
+        """Complete the rollout batch: logprobs, values and rewards."""
+        kl = self.config.kl
         with clock.phase("forward_pass"), self.accelerator.autocast():
             found = evaluate(
                 self.models.policy,
                 self.models.reference,
                 sequences,
                 self.distribution,
-                self.config.kl.penalty,
+                kl.penalty,
                 microbatch_size=self.config.microbatch_size,
             )
         with clock.phase("compute_rewards"):
             raw = torch.tensor(raw_scores, dtype=torch.float32, device=found.logprobs.device)
-            scores = process_scores(raw, self.moments, ppo.score_scaling, ppo.score_clip)
-            rewards = per_token_rewards(scores, found.kl, sequences.response_mask, self.kl.value)
+            scores = shape_scores(raw, sequences, truncated, self.moments, self.config)
+            kl_coef = self.kl.value if kl.placement is KLPlacement.REWARD else 0.0
+            rewards = per_token_rewards(scores, found.kl, sequences.response_mask, kl_coef, token_rewards)
         return RolloutBatch(
             sequences=sequences,
             old_logprobs=found.logprobs,
             ref_logprobs=found.ref_logprobs,
             kl=found.kl,
             old_values=found.values,
-            scores=scores,
+            scores=scores if token_rewards is None else scores + sequence_sums(token_rewards, sequences.response_mask),
             rewards=rewards,
         )
 
@@ -233,11 +307,13 @@ class Trainer:
 
     def scalars(self, update: Update) -> dict[str, float]:
         """The scalars that follow from the update alone."""
+        kl_in_reward = self.config.kl.placement is KLPlacement.REWARD
         return {
-            **objective_scalars(update.batch, update.kl_coef),
+            **objective_scalars(update.batch, update.kl_coef, kl_in_reward=kl_in_reward),
             **length_scalars(update.batch),
             **update_scalars(update.record, update.batch, update.targets),
-            "ppo/learning_rate": update.learning_rate,
+            "ppo/learning_rate": update.rates.policy,
+            "ppo/value_learning_rate": update.rates.critic,
             "memory/peak_bytes": float(peak_memory_bytes(self.accelerator.device)),
         }
 
@@ -249,35 +325,3 @@ class Trainer:
             return samples
         values = [token_values(i, batch, update.targets, self.models.tokenizer) for i in range(len(samples))]
         return [sample.model_copy(update={"token_values": v}) for sample, v in zip(samples, values, strict=True)]
-
-
-def advantages(batch: RolloutBatch, config: PPOConfig) -> Advantages:
-    """Advantages and returns of a rollout batch.
-
-    Raises:
-        NonFinite: a reward or value was not finite.
-    """
-    rewards = whiten(batch.rewards, batch.mask, shift_mean=False) if config.whiten_rewards else batch.rewards
-    found, returns = gae(rewards, batch.old_values, batch.mask, gamma=config.gamma, lam=config.gae_lambda)
-    if config.whiten_advantages:
-        found = whiten(found, batch.mask)
-    if not bool(torch.isfinite(found).all()):
-        raise NonFinite("an advantage is not finite: a score, a logprob or a value was not")
-    return Advantages(advantages=found, returns=returns)
-
-
-def update_rules(config: TrainConfig) -> UpdateRules:
-    """The part of the spec that the optimiser reads."""
-    ppo = config.ppo
-    return UpdateRules(
-        ppo_epochs=ppo.ppo_epochs,
-        minibatch_size=config.minibatch_size,
-        microbatch_size=config.microbatch_size,
-        gradient_accumulation_steps=ppo.gradient_accumulation_steps,
-        clip_range=ppo.clip_range,
-        value_clip_range=ppo.value_clip_range,
-        vf_coef=ppo.vf_coef,
-        entropy_coef=ppo.entropy_coef,
-        ratio_threshold=ppo.ratio_threshold,
-        target_kl=ppo.target_kl,
-    )

@@ -26,6 +26,8 @@ def capture(trainer: Trainer) -> tuple[dict[str, Any], dict[str, dict[str, Tenso
         "learning_rate_factor": trainer.learning_rate_factor,
         "moments": asdict(trainer.moments),
         "prompts": trainer.prompts.state_dict(),
+        "texts": None if trainer.texts is None else trainer.texts.state_dict(),
+        "critic_ready": trainer.critic_ready,
     }
     generators = {"sampling": trainer.sampling.get_state(), "shuffling": trainer.shuffling.get_state()}
     tensors = {
@@ -46,6 +48,9 @@ def restore(trainer: Trainer, values: dict[str, Any], tensors: dict[str, dict[st
     trainer.learning_rate_factor = float(values["learning_rate_factor"])
     trainer.moments = RunningMoments(**values["moments"])
     trainer.prompts.load_state_dict(values["prompts"])
+    trainer.critic_ready = bool(values["critic_ready"])
+    if trainer.texts is not None:
+        trainer.texts.load_state_dict(values["texts"])
     trainer.models.policy.value_head.load_state_dict(tensors["value"])
     _restore_optimizer(trainer.optimizer, tensors["optimizer"])
     rng = dict(tensors["rng"])

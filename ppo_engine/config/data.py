@@ -49,6 +49,9 @@ class PromptsConfig(OneOf):
 class PTXConfig(Config):
     """A language-model loss on ordinary text beside PPO (PPO-ptx: Ouyang et al. 2022, arXiv:2203.02155, eq. 2)."""
 
-    texts: PromptsConfig = Field(description="The texts; `max_tokens` cuts them here, and `chat` is not possible.")
+    texts: PromptsConfig = Field(
+        description="The texts; `max_tokens` (here 512 by default) cuts them, a text not cut ends with the end-of-text "
+        "token, and `chat` is not possible."
+    )
     coef: float = Field(1.0, gt=0.0, le=1e3, description="Weight of the loss.")
     batch_size: int = Field(8, ge=1, le=100_000, description="Texts per optimizer step.")

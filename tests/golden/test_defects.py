@@ -16,7 +16,7 @@ from ppo_engine.errors import NonFinite
 from ppo_engine.masked import whiten
 from ppo_engine.models import Policy
 from ppo_engine.summary import Stopwatch
-from ppo_engine.trainer import advantages
+from ppo_engine.targets import advantages
 from tests.golden.replay import PAD_ID, cases, load, make_trainer, replay_step
 from tests.support.tolerances import MATH, assert_close, golden
 
@@ -84,10 +84,11 @@ def test_an_exploded_ratio_skips_the_update_instead_of_destroying_the_model() ->
     trainer = make_trainer(case("default"))
     step = case("default")["steps"][0]
     sequences = make_sequences(step["queries"], step["responses"], pad_id=PAD_ID)
-    batch = trainer._evaluate(sequences, step["scores"], Stopwatch())
+    batch = trainer._evaluate(sequences, step["scores"], [False] * 4, None, Stopwatch())
     object.__setattr__(batch, "old_logprobs", batch.old_logprobs - 200.0)
     before = weights(trainer)
-    record = trainer.optimiser.run(batch, advantages(batch, trainer.config.ppo), trainer._permutation)
+    targets = advantages(batch, trainer.config.ppo)
+    record = trainer.optimiser.run(batch, targets, trainer._permutation, kl_coef=0.2)
     assert record.skipped == len(record.updates) == 4
     assert moved(before, weights(trainer)) == 0.0
 

@@ -12,7 +12,7 @@ from ppo_engine.config import OptimizerConfig, Schedule
 from ppo_engine.logprobs import Distribution, token_logprobs
 from ppo_engine.losses import policy_loss
 from ppo_engine.masked import masked_mean, whiten
-from ppo_engine.optim import learning_rate
+from ppo_engine.optim import learning_rates
 from tests.support.tolerances import MATH, assert_close
 
 NAN = math.nan
@@ -126,5 +126,11 @@ def test_a_forbidden_end_token_has_probability_zero_in_the_scored_distribution()
     ],
 )
 def test_learning_rates(schedule: Schedule, rates: list[float]) -> None:
-    config = OptimizerConfig(learning_rate=1.0, warmup_steps=2, schedule=schedule)
-    assert [learning_rate(config, step, 6) for step in range(6)] == pytest.approx(rates)
+    config = OptimizerConfig(learning_rate=1.0, value_learning_rate=3.0, warmup_steps=2, schedule=schedule)
+    found = [learning_rates(config, step, 6, 0.5) for step in range(6)]
+    assert [rate.policy for rate in found] == pytest.approx([0.5 * rate for rate in rates])
+    assert [rate.critic for rate in found] == pytest.approx([1.5 * rate for rate in rates])
+
+
+def test_the_critic_learns_at_the_policys_rate_unless_told_otherwise() -> None:
+    assert learning_rates(OptimizerConfig(learning_rate=0.25), 0, 1) == (0.25, 0.25)
