@@ -27,6 +27,8 @@ class Sequences:
     """[B, T] bool: there is a token here, trained on or not."""
     response_mask: Tensor
     """[B, T] bool: trained on."""
+    frozen: Tensor | None = None
+    """[B, P + T - 1, H]: what the policy's frozen layers make of the tokens, if they were run already."""
 
     def __len__(self) -> int:
         return len(self.prompt_ids)
@@ -42,11 +44,13 @@ class Sequences:
             response_ids=self.response_ids[index, :end],
             response_present=present[:, :end],
             response_mask=self.response_mask[index, :end],
+            frozen=None if self.frozen is None else self.frozen[index, start : self.prompt_ids.shape[1] + end - 1],
         )
 
     def to(self, device: torch.device) -> Sequences:
         """The same on a device."""
-        return Sequences(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Sequences(**{name: None if tensor is None else tensor.to(device) for name, tensor in given.items()})
 
 
 def make_sequences(

@@ -121,10 +121,11 @@ def _other_reference(config: TrainConfig, roots: Sequence[Path]) -> LanguageMode
 def _identity(config: TrainConfig, origin: Origin) -> dict[str, Any]:
     """What a checkpoint must agree with, to be resumed by this run."""
     reference = origin.reference_of(config.model)
+    partly = config.model.lora is not None or config.model.trainable_layers is not None
     return {
         "spec": config_digest(config),
         "reference": None if reference is None else fingerprint(reference),
-        "frozen": fingerprint(origin.language) if config.model.lora is not None else None,
+        "frozen": fingerprint(origin.language) if partly else None,
     }
 
 

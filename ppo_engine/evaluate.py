@@ -22,12 +22,14 @@ ROWS_PER_MICROBATCH_ROW = 4
 
 
 class Evaluation(NamedTuple):
-    """All [B, T], 0 where not trained on; `ref_logprobs` is None without a reference."""
+    """Tensors [B, T], 0 where not trained on; `ref_logprobs` is None without a reference."""
 
     logprobs: Tensor
     values: Tensor
     ref_logprobs: Tensor | None
     kl: Tensor
+    sequences: Sequences
+    """With what frozen layers made of them."""
 
 
 @torch.no_grad()
@@ -43,7 +45,9 @@ def evaluate(
     """Log-probabilities under policy and reference, values, and KL per token."""
     shape, device = sequences.response_mask.shape, sequences.response_mask.device
     logprobs, values, ref_logprobs, kl = (torch.zeros(shape, device=device) for _ in range(4))
-    for rows in torch.arange(len(sequences), device=device).split(ROWS_PER_MICROBATCH_ROW * microbatch_size):
+    rows_per_pass = ROWS_PER_MICROBATCH_ROW * microbatch_size
+    sequences = policy.language.trunk.share(sequences, rows_per_pass)
+    for rows in torch.arange(len(sequences), device=device).split(rows_per_pass):
         part = sequences.rows(rows)
         columns = slice(0, part.response_mask.shape[1])
         outputs = policy(part, distribution)
@@ -56,7 +60,7 @@ def evaluate(
             kl[rows, columns] = _full_kl(policy, reference, part, ref_hidden, distribution)
         else:
             kl[rows, columns] = per_token_kl(outputs.logprobs.float(), ref.float(), penalty)
-    return Evaluation(logprobs, values, None if reference is None else ref_logprobs, kl)
+    return Evaluation(logprobs, values, None if reference is None else ref_logprobs, kl, sequences)
 
 
 def _full_kl(

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from ppo_engine.checkpoint import AVERAGE, MODEL, Restored
 from ppo_engine.config import ModelConfig, ModelSource
 from ppo_engine.errors import InvalidConfig
+from ppo_engine.freezing import freeze_lower_layers
 from ppo_engine.loading import load_language_model
 from ppo_engine.models import LanguageModel, Policy
 from ppo_engine.overlay import OverlaidReference, Overlay, Reference, trained_tensors
@@ -106,6 +107,9 @@ def assemble(config: ModelConfig, origin: Origin, restored: Restored | None) -> 
     if config.value.shared is None:
         raise InvalidConfig("model.value needs `shared`")
     language, adapters = _language(config, origin, restored)
+    if config.trainable_layers is not None:
+        freeze_lower_layers(language, config.trainable_layers)
+    language.trunk.checkpoint_layers(config.gradient_checkpointing)
     return Models(
         policy=Policy(language, config.value.shared.init).eval(),
         reference=_reference(config, origin, language, adapters, restored),
@@ -149,7 +153,8 @@ def _average(language: LanguageModel, adapters: Adapters | None, restored: Resto
     elif adapters is not None:
         values = adapters.read(restored.folder / AVERAGE)
     else:
-        values = trained_tensors(_folder_model(restored.folder / AVERAGE).model)
+        stored = dict(_folder_model(restored.folder / AVERAGE).model.named_parameters())
+        values = {name: stored[name].detach() for name in trained_tensors(language.model)}
     return Overlay(language.model, values)
 
 
@@ -181,8 +186,6 @@ def _reference(
 
 def _before_training(origin: Origin, language: LanguageModel) -> dict[str, Tensor]:
     """The initial values of the tensors that are trained."""
-    initial = trained_tensors(origin.language.model)
-    names = trained_tensors(language.model)
-    if origin.language is language:
-        return {name: initial[name].clone() for name in names}
-    return {name: initial[name] for name in names}
+    initial = dict(origin.language.model.named_parameters())
+    found = {name: initial[name].detach() for name in trained_tensors(language.model)}
+    return {name: t.clone() for name, t in found.items()} if origin.language is language else found

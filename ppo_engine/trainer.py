@@ -280,7 +280,7 @@ class Trainer:
             kl_coef = self.kl.value if kl.placement is KLPlacement.REWARD else 0.0
             rewards = per_token_rewards(scores, found.kl, sequences.response_mask, kl_coef, token_rewards)
         return RolloutBatch(
-            sequences=sequences,
+            sequences=found.sequences,
             old_logprobs=found.logprobs,
             ref_logprobs=found.ref_logprobs,
             kl=found.kl,

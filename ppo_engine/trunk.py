@@ -6,12 +6,16 @@ Legend: B sequences, P prompt tokens, T response tokens, L = P + T - 1 tokens th
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ppo_engine.batch import Sequences
+from ppo_engine.layers import DecoderLayers
 
 
 class Trunk:
@@ -20,6 +24,7 @@ class Trunk:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        self._layers: DecoderLayers | None = None
 
     def __call__(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Tensor:
         """Last hidden states [B, L, H]; positions are counted over real tokens, so padding shifts nothing."""
@@ -31,9 +36,55 @@ class Trunk:
         )[0]
         return hidden
 
+    @property
+    def layers(self) -> DecoderLayers:
+        """Its decoder layers, taken over at the first use.
+
+        Raises:
+            InvalidConfig: the architecture has none that can be.
+        """
+        if self._layers is None:
+            ids = torch.zeros((1, 2), dtype=torch.long, device=next(self.model.parameters()).device)
+            self._layers = DecoderLayers(self.model, partial(self, ids, torch.ones_like(ids), use_cache=False))
+        return self._layers
+
+    def checkpoint_layers(self, wanted: bool) -> None:
+        """Keep only the inputs of layers for the backward pass. Transformers' own switch does nothing in eval mode.
+
+        Raises:
+            InvalidConfig: the architecture has no layers that can be taken over.
+        """
+        if wanted:
+            self.layers.checkpointing = True
+
     def response_hidden(self, sequences: Sequences) -> Tensor:
         """Hidden states [B, T, H] of the states in which each response token was chosen."""
-        return self(*read_tokens(sequences), use_cache=False)[:, sequences.prompt_ids.shape[1] - 1 :]
+        shared = sequences.frozen if self._has_frozen_layers() else None
+        with nullcontext() if shared is None else self.layers.given(shared):
+            hidden = self(*read_tokens(sequences), use_cache=False)
+        return hidden[:, sequences.prompt_ids.shape[1] - 1 :]
+
+    @torch.no_grad()
+    def share(self, sequences: Sequences, rows: int) -> Sequences:
+        """The same sequences with what the frozen layers make of them, for every forward pass to come.
+
+        Computed for so many rows at once. Without frozen layers, just the same.
+        """
+        if not self._has_frozen_layers():
+            return sequences
+        shared: Tensor | None = None
+        for index in torch.arange(len(sequences), device=sequences.prompt_ids.device).split(rows):
+            part = sequences.rows(index)
+            ids, mask = read_tokens(part)
+            hidden = self.layers.frozen(partial(self, ids, mask, use_cache=False))
+            if shared is None:
+                shared = hidden.new_zeros((len(sequences), read_tokens(sequences)[0].shape[1], hidden.shape[2]))
+            start = sequences.prompt_ids.shape[1] - part.prompt_ids.shape[1]
+            shared[index, start : start + hidden.shape[1]] = hidden
+        return replace(sequences, frozen=shared)
+
+    def _has_frozen_layers(self) -> bool:
+        return self._layers is not None and self._layers.first > 0
 
 
 def read_tokens(sequences: Sequences) -> tuple[Tensor, Tensor]:

@@ -98,6 +98,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "lora, gpt2": {"policy": {"path": "gpt2"}, "lora": {"rank": 2}},
     "lora on an adapter, averaged": {"adapter": {"path": "sft"}, "lora": {"rank": 2}, "ema_decay": 0.5},
     "lora, reset": {"lora": {"rank": 2}, "reference_reset_steps": 2},
+    "top layer": {"trainable_layers": 1},
+    "top layers, reset to ema": {"trainable_layers": 2, "reference_reset_steps": 2, "ema_decay": 0.5},
+    "top layer, gpt2, checkpointed": {
+        "policy": {"path": "gpt2"},
+        "trainable_layers": 1,
+        "gradient_checkpointing": True,
+    },
+    "checkpointed": {"gradient_checkpointing": True},
     "other reference": {"reference": {"source": {"path": "policy"}}},
 }
 
@@ -163,3 +171,22 @@ def test_the_average_in_a_checkpoint_is_a_model_like_the_policy(models: Path, tm
     assert trainer.models.average is not None
     values = trainer.models.average.values
     assert all(torch.equal(p, values[name]) for name, p in loaded.named_parameters())
+
+
+def test_frozen_layers_have_no_optimizer_state_and_no_second_copy(models: Path, tmp_path: Path) -> None:
+    """Defect 13: freezing layers saved no memory."""
+    trainer = trained(models, tmp_path, KINDS["top layer"], lambda *_: None)
+    language = trainer.models.policy.language.model
+    layer = sum(p.numel() for p in language.model.layers[0].parameters())
+    moving = layer + language.model.norm.weight.numel() + language.lm_head.weight.numel()
+    head = sum(p.numel() for p in trainer.models.policy.value_head.parameters())
+    states = trainer.optimizer.state_dict()["state"].values()
+    assert sum(state["exp_avg"].numel() for state in states) == moving + head
+    assert isinstance(trainer.models.reference, OverlaidReference)
+    assert sum(t.numel() for t in trainer.models.reference.overlay.values.values()) == moving
+
+
+def test_gradient_checkpointing_changes_no_weight(models: Path, tmp_path: Path) -> None:
+    plain = everything(trained(models, tmp_path / "plain", KINDS["full"], lambda *_: None))
+    again = everything(trained(models, tmp_path / "again", KINDS["checkpointed"], lambda *_: None))
+    assert all(torch.equal(again[name], plain[name]) for name in plain)
