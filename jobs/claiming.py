@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from jobs.checkpoints import rewind
 from jobs.clock import db_time
 from jobs.db import Database
 from jobs.ending import fail
 from jobs.errors import Unavailable
 from jobs.lease import Lease
-from jobs.recording import rewind
 from jobs.spec import JobSpec
 from jobs.states import JobState, Move
 from jobs.tables import IS_QUEUED, Job, JobAttempt, JobCheckpoint

@@ -26,10 +26,23 @@ LOST = "lost"
 _REAP_AT_ONCE = 100
 
 
-def succeed(db: Database, lease: Lease, *, stop_reason: str = "completed") -> None:
+def succeed(db: Database, lease: Lease, *, stop_reason: str = "completed", message: str = "") -> None:
     """End the job well; raises LeaseLost."""
     with _ending(db, lease, Move.SUCCEED) as session:
-        _end(session, lease, Move.SUCCEED, stop_reason, stop_reason=stop_reason)
+        _end(session, lease, Move.SUCCEED, message or stop_reason, stop_reason=stop_reason)
+
+
+def pause(db: Database, lease: Lease, *, stop_reason: str, message: str) -> None:
+    """Stop the job at its checkpoint until somebody resumes it; raises LeaseLost.
+
+    A job whose owner wants it cancelled is cancelled.
+    """
+    with _ending(db, lease, Move.PAUSE, Move.CANCEL) as session:
+        job = held(touch(session, fence(lease)), lease)
+        if job.cancel_request_time is not None:
+            _end(session, lease, Move.CANCEL, message, stop_reason="cancelled")
+        else:
+            _end(session, lease, Move.PAUSE, message, stop_reason=stop_reason)
 
 
 def cancelled(db: Database, lease: Lease) -> None:

@@ -110,15 +110,23 @@ def _check_keys(keys: Sequence[str]) -> None:
 
 
 def samples(
-    db: Database, principal: Principal, job_id: str, *, step: int | None = None, limit: int = 100
+    db: Database,
+    principal: Principal,
+    job_id: str,
+    *,
+    step: int | None = None,
+    evaluation: bool | None = None,
+    limit: int = 100,
 ) -> list[SampleView]:
-    """Stored responses of a step, or of the latest step that has some."""
+    """Stored responses of a step, or of the latest step that has some; with `evaluation`, only such or only others."""
     check_range("limit", limit, 1, 1000)
     with db.read() as session:
         owned(session, principal, job_id)
-        mine = JobSample.job_id == job_id
-        latest = sa.select(sa.func.max(JobSample.step)).where(mine).scalar_subquery()
-        query = sa.select(JobSample).where(mine, JobSample.step == (latest if step is None else step))
+        wanted = [JobSample.job_id == job_id]
+        if evaluation is not None:
+            wanted.append(JobSample.evaluation.is_(evaluation))
+        latest = sa.select(sa.func.max(JobSample.step)).where(*wanted).scalar_subquery()
+        query = sa.select(JobSample).where(*wanted, JobSample.step == (latest if step is None else step))
         return [_sample_view(row) for row in session.scalars(query.order_by(JobSample.index).limit(limit))]
 
 
@@ -133,6 +141,7 @@ def _sample_view(row: JobSample) -> SampleView:
         kl=row.kl,
         response_tokens=row.response_tokens,
         finished=row.finished,
+        evaluation=row.evaluation,
     )
 
 
@@ -150,6 +159,7 @@ def _checkpoint_view(row: JobCheckpoint) -> CheckpointView:
         attempt=row.attempt,
         size_bytes=row.size_bytes,
         sha256=row.sha256,
+        score=row.score,
         create_time=row.create_time,
         links={"archive": f"/v1/jobs/{row.job_id}/checkpoints/{row.step}/archive"},
     )

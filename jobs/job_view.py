@@ -50,6 +50,7 @@ def _view(job: Job, queue: Queue | None) -> JobView:
         stop_reason=job.stop_reason,
         error=JobError.model_validate(job.error) if job.error else None,
         last_checkpoint_step=job.last_checkpoint_step,
+        best_checkpoint_step=job.best_checkpoint_step,
         create_time=job.create_time,
         start_time=job.start_time,
         end_time=job.end_time,

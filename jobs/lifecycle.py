@@ -5,11 +5,12 @@ Every write of an attempt is fenced by its lease and raises LeaseLost when anoth
 
 from __future__ import annotations
 
+from jobs.checkpoints import discard_checkpoint, record_checkpoint, record_rollback
 from jobs.claiming import Claim, claim
-from jobs.ending import cancelled, fail, reap, requeue, succeed
+from jobs.ending import cancelled, fail, pause, reap, requeue, succeed
 from jobs.fleet import beat_worker, due_wakeups, forget_worker
 from jobs.lease import Lease, Wishes, heartbeat
-from jobs.recording import discard_checkpoint, record_checkpoint, record_phase, record_started, record_step
+from jobs.recording import record_guard, record_phase, record_started, record_step
 
 __all__ = [
     "Claim",
@@ -23,9 +24,12 @@ __all__ = [
     "fail",
     "forget_worker",
     "heartbeat",
+    "pause",
     "reap",
     "record_checkpoint",
+    "record_guard",
     "record_phase",
+    "record_rollback",
     "record_started",
     "record_step",
     "requeue",

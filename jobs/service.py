@@ -30,6 +30,7 @@ from jobs.history import (
     samples,
 )
 from jobs.job_view import job_view, job_views
+from jobs.reports import CANCEL_REQUESTED
 from jobs.sources import check_sources
 from jobs.spec import JobSpec, spec_hash
 from jobs.states import TERMINAL, JobState, Move, allowed_actions
@@ -50,6 +51,7 @@ __all__ = [
     "live_metrics",
     "logs",
     "metrics",
+    "resume",
     "samples",
     "submit",
     "workers",
@@ -177,7 +179,7 @@ def _after(page_token: str) -> str:
     return job_id
 
 
-# --- cancel -------------------------------------------------------------------------------------------------------
+# --- verbs --------------------------------------------------------------------------------------------------------
 
 
 def cancel(db: Database, principal: Principal, job_id: str) -> JobView:
@@ -189,19 +191,37 @@ def cancel(db: Database, principal: Principal, job_id: str) -> JobView:
     with db.transaction() as session:
         job = owned(session, principal, job_id, lock=True)
         if job.state in TERMINAL and job.state is not JobState.CANCELLED:
-            raise IllegalTransition(
-                f"the job has already {job.state}", state=job.state, allowed_actions=allowed_actions(job.state)
-            )
+            raise _ended(job)
         return job_view(session, _cancel(session, job))
+
+
+def resume(db: Database, principal: Principal, job_id: str) -> JobView:
+    """Put a paused job back into the queue, to go on from its last checkpoint. Asking twice is fine.
+
+    Raises:
+        IllegalTransition: it has ended.
+    """
+    with db.transaction() as session:
+        job = owned(session, principal, job_id, lock=True)
+        if job.state in TERMINAL:
+            raise _ended(job)
+        now = {"not_before": db_time(), "next_wake_time": db_time(), "stop_reason": None}
+        resumed = move(session, Move.RESUME, [Job.id == job.id], Happening("resumed by its owner"), **now)
+        return job_view(session, resumed or job)
+
+
+def _ended(job: Job) -> IllegalTransition:
+    actions = allowed_actions(job.state)
+    return IllegalTransition(f"the job has already {job.state}", state=job.state, allowed_actions=actions)
 
 
 def _cancel(session: Session, job: Job) -> Job:
     this = [Job.id == job.id]
     if job.state is JobState.RUNNING and job.cancel_request_time is None:
         what = Happening("cancel requested; the worker ends the current step first")
-        return note(session, "cancel_requested", this, what, cancel_request_time=db_time()) or job
+        return note(session, CANCEL_REQUESTED, this, what, cancel_request_time=db_time()) or job
     if job.state in (JobState.QUEUED, JobState.PAUSED):
-        what = Happening("cancelled before a worker held it")
+        what = Happening("cancelled while no worker held it")
         asked = {"cancel_request_time": db_time(), "stop_reason": "cancelled"}
         return move(session, Move.CANCEL, this, what, **asked) or job
     return job

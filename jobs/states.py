@@ -31,6 +31,8 @@ class Move(StrEnum):
     FAIL = "failed"
     CANCEL = "cancelled"
     REQUEUE = "requeued"
+    PAUSE = "paused"
+    RESUME = "resumed"
 
 
 TERMINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -41,10 +43,19 @@ TRANSITIONS: dict[Move, tuple[frozenset[JobState], JobState]] = {
     Move.FAIL: (frozenset({JobState.QUEUED, JobState.RUNNING}), JobState.FAILED),
     Move.CANCEL: (frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED}), JobState.CANCELLED),
     Move.REQUEUE: (frozenset({JobState.RUNNING}), JobState.QUEUED),
+    Move.PAUSE: (frozenset({JobState.RUNNING}), JobState.PAUSED),
+    Move.RESUME: (frozenset({JobState.PAUSED}), JobState.QUEUED),
 }
 """For each move: the states it may start from, and the state it leads to."""
 
 
+_ACTIONS = {
+    JobState.QUEUED: ["cancel"],
+    JobState.RUNNING: ["cancel"],
+    JobState.PAUSED: ["cancel", "resume"],
+}
+
+
 def allowed_actions(state: JobState) -> list[str]:
     """Verbs a client may use on a job in this state."""
-    return [] if state in TERMINAL else ["cancel"]
+    return list(_ACTIONS.get(state, ()))

@@ -115,6 +115,7 @@ class Job(Base):
     """Moving average, for the time left."""
     latest_metrics: Mapped[dict[str, float]] = mapped_column(insert_default=dict)
     last_checkpoint_step: Mapped[int | None]
+    best_checkpoint_step: Mapped[int | None]
     stop_reason: Mapped[str | None] = mapped_column(String(64))
     error: Mapped[dict[str, Any] | None]
 
@@ -219,6 +220,8 @@ class JobSample(Base):
     kl: Mapped[float | None]
     response_tokens: Mapped[int]
     finished: Mapped[bool]
+    evaluation: Mapped[bool] = mapped_column(server_default=sa.false())
+    """Answers a prompt of the evaluation set."""
 
 
 class JobCheckpoint(Base):
@@ -234,6 +237,8 @@ class JobCheckpoint(Base):
     """Folder, relative to the run directory."""
     size_bytes: Mapped[int]
     sha256: Mapped[str] = mapped_column(String(64))
+    score: Mapped[float | None]
+    """Value of the metric that ranks checkpoints, larger is better; None: not ranked."""
     create_time: Mapped[datetime] = _now()
 
 

@@ -11,6 +11,9 @@ from jobs.states import JobState
 
 T = TypeVar("T")
 
+ROLLED_BACK = "rolled_back"
+"""Type of the event after which steps are reported anew."""
+
 
 class View(BaseModel):
     """A value for clients; unknown fields of a newer service are ignored by an older client."""
@@ -75,6 +78,7 @@ class JobView(View):
     stop_reason: str | None
     error: JobError | None
     last_checkpoint_step: int | None
+    best_checkpoint_step: int | None = None
     create_time: datetime
     start_time: datetime | None
     end_time: datetime | None
@@ -95,6 +99,14 @@ class JobEventView(View):
     attempt: int
     message: str
     data: dict[str, Any]
+
+    def place_after(self, step: int) -> int:
+        """The last step that is still seen after this event, for someone who had seen `step`.
+
+        What a run reported after the step that it rolled back to is void, and is reported anew.
+        """
+        to_step = self.data.get("to_step") if self.type == ROLLED_BACK else None
+        return step if to_step is None else min(step, int(to_step))
 
 
 class MetricsView(View):
@@ -119,6 +131,7 @@ class SampleView(View):
     kl: float | None
     response_tokens: int
     finished: bool
+    evaluation: bool = False
 
 
 class CheckpointView(View):
@@ -128,6 +141,7 @@ class CheckpointView(View):
     attempt: int
     size_bytes: int
     sha256: str
+    score: float | None = None
     create_time: datetime
     links: dict[str, str]
 

@@ -25,10 +25,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ppo_engine.errors import CheckpointCorrupt, DiskFull
-from ppo_engine.rundir import PARTIAL_PREFIX, RunDir
+from ppo_engine.rundir import MANIFEST, PARTIAL_PREFIX, RunDir
 
 FORMAT = 1
-MANIFEST = "manifest.json"
 STATE = "state.json"
 MODEL, AVERAGE, CRITIC = "model", "ema", "critic"
 _BLOCK_BYTES = 1 << 20

@@ -17,6 +17,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+MANIFEST = "manifest.json"
+"""In a checkpoint: sizes and digests of all its other files."""
+
 PARTIAL_PREFIX = ".partial-"
 """Of a checkpoint that is being written, or was when its writer died."""
 

@@ -7,11 +7,12 @@ from enum import StrEnum
 
 from jobs.views import JobError
 from ppo_engine.errors import Category
-from ppo_engine.events import Failed, Finished, Outcome, Phase
+from ppo_engine.events import Failed, Finished, GuardTripped, Outcome, Phase
 from worker.process import Exit
 
 CORRUPT = "checkpoint_corrupt"
 _MAX_ERROR_CHARS = 4000
+_MAX_REASON_CHARS = 64
 
 
 class Reason(StrEnum):
@@ -31,6 +32,8 @@ class Ending(StrEnum):
     SUCCEED = "succeeded"
     CANCEL = "cancelled"
     FAIL = "failed"
+    PAUSE = "paused"
+    """At a checkpoint, until somebody resumes it."""
     REQUEUE = "requeued"
     """Back in the queue, one attempt poorer."""
     RELEASE = "released"
@@ -46,6 +49,8 @@ class Seen:
     attempt: int
     exit: Exit
     final: Finished | Failed | None = None
+    guard: GuardTripped | None = None
+    """The last guard that tripped."""
     reason: Reason | None = None
     detail: str = ""
     """What was wrong, for PROTOCOL; how long, for HUNG and MAX_RUNTIME."""
@@ -64,6 +69,9 @@ class Verdict:
 
     ending: Ending
     error: JobError | None = field(default=None)
+    stop_reason: str = ""
+    """Why a job that succeeded or paused ended where it did."""
+    message: str = ""
 
     @property
     def code(self) -> str:
@@ -72,9 +80,16 @@ class Verdict:
 
 
 def verdict(seen: Seen) -> Verdict:
-    """Judge an attempt. A completed run stands, whatever else was asked of it meanwhile."""
-    if isinstance(seen.final, Finished) and seen.final.outcome is Outcome.COMPLETED and seen.reason != Reason.PROTOCOL:
-        return _completed(seen, seen.final)
+    """Judge an attempt.
+
+    A completed run stands, whatever else was asked of it meanwhile. So does a pause, but for a cancel: given back to
+    the queue instead, the run would go on past the guard that asked for a person.
+    """
+    if isinstance(seen.final, Finished) and seen.reason is not Reason.PROTOCOL:
+        if seen.final.outcome is Outcome.COMPLETED:
+            return _saved(seen, seen.final, Ending.SUCCEED, seen.final.reason or "completed")
+        if seen.final.outcome is Outcome.PAUSED and seen.reason is not Reason.CANCEL:
+            return _saved(seen, seen.final, Ending.PAUSE, seen.final.reason or "guard")
     match seen.reason:
         case Reason.FENCED | Reason.SHUTDOWN:
             return Verdict(Ending.RELEASE)
@@ -100,11 +115,21 @@ def start_failed(error: OSError, attempt: int) -> Verdict:
     )
 
 
-def _completed(seen: Seen, final: Finished) -> Verdict:
-    if seen.saved_step == final.step:
-        return Verdict(Ending.SUCCEED)
-    message = f"The engine completed step {final.step} without a saved checkpoint of it."
-    return Verdict(Ending.FAIL, _error(seen, "engine_protocol", Category.INTERNAL, message))
+def _saved(seen: Seen, final: Finished, ending: Ending, stop_reason: str) -> Verdict:
+    """An end that needs a checkpoint of the last step: the result, or what the run goes on from."""
+    if seen.saved_step != final.step:
+        message = f"The engine {final.outcome} at step {final.step} without a saved checkpoint of it."
+        return Verdict(Ending.FAIL, _error(seen, "engine_protocol", Category.INTERNAL, message))
+    return Verdict(ending, stop_reason=stop_reason[:_MAX_REASON_CHARS], message=_explained(seen, final, stop_reason))
+
+
+def _explained(seen: Seen, final: Finished, stop_reason: str) -> str:
+    """Why a run ended before its last step, for people; empty where it did not."""
+    if final.outcome is Outcome.COMPLETED and final.reason is None:
+        return ""
+    why = seen.guard.rule if stop_reason == "guard" and seen.guard is not None else stop_reason
+    verb = "paused" if final.outcome is Outcome.PAUSED else "ended early"
+    return f"{verb} at step {final.step}: {why}"
 
 
 def _ended_by_us(seen: Seen, reason: Reason) -> Verdict:

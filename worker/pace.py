@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ppo_engine.events import Event, Started, StepDone
+from ppo_engine.events import Event, RolledBack, Started, StepDone
 
 _STEPS_OF_SILENCE = 10
 
@@ -33,7 +33,7 @@ class Pace:
         self._heard_at = now
         if isinstance(event, StepDone) and self._step_began_at is not None:
             self.longest_step_seconds = max(self.longest_step_seconds, now - self._step_began_at)
-        if isinstance(event, Started | StepDone):
+        if isinstance(event, Started | StepDone | RolledBack):
             self._step_began_at = now
 
     def silent_too_long(self, now: float) -> bool:

@@ -14,11 +14,23 @@ from jobs import lifecycle
 from jobs.db import Database
 from jobs.errors import LeaseLost, Unavailable
 from jobs.lifecycle import Claim
-from ppo_engine.events import CheckpointSaved, Event, Failed, Finished, Phase, PhaseEntered, Started, StepDone
+from ppo_engine.events import (
+    CheckpointSaved,
+    Event,
+    Failed,
+    Finished,
+    GuardTripped,
+    Phase,
+    PhaseEntered,
+    RolledBack,
+    Started,
+    StepDone,
+)
 from ppo_engine.rundir import RunDir, checkpoint_step
 from worker import run_files
 from worker.lease import LeaseKeeper
 from worker.outcome import Ending, Verdict
+from worker.process import ProtocolError
 from worker.settings import WorkerSettings
 from worker.shutdown import Shutdown
 
@@ -30,7 +42,9 @@ _PHASE_SECONDS = 0.5
 
 
 class Recorder:
-    """The pen of one attempt. Its methods raise LeaseLost, and Unavailable only when the worker is shutting down."""
+    """The pen of one attempt. Its methods raise LeaseLost, and Unavailable only when the worker is shutting down;
+    `record` raises ProtocolError on an event that cannot follow what came before it.
+    """
 
     def __init__(
         self,
@@ -53,12 +67,15 @@ class Recorder:
         self.saved_step = checkpoint_step(Path(claim.checkpoint)) if claim.checkpoint else None
         """Step of the newest checkpoint that the database knows."""
         self.step = self.saved_step or 0
+        self.guard: GuardTripped | None = None
+        """The last guard that tripped."""
         self.final: Finished | Failed | None = None
         self._unwritten_phase: PhaseEntered | None = None
         self._next_phase_at = 0.0
 
     def record(self, event: Event) -> None:
         """Write one event; the last one is kept for the verdict, which is written when the engine has gone."""
+        _check(event, step=self.step, steps_total=self._claim.spec.ppo.steps)
         match event:
             case Started():
                 self._write(partial(lifecycle.record_started, self._db, self._lease, event))
@@ -73,6 +90,13 @@ class Recorder:
                 dropped = self._write(partial(lifecycle.record_checkpoint, self._db, self._lease, event))
                 self.saved_step = event.step
                 run_files.delete_checkpoints(self._run_dir, dropped)
+            case GuardTripped():
+                self._write(partial(lifecycle.record_guard, self._db, self._lease, event))
+                self.guard = event
+            case RolledBack():
+                void = self._write(partial(lifecycle.record_rollback, self._db, self._lease, event))
+                self.step, self.saved_step = event.to_step, min(self.saved_step or 0, event.to_step) or None
+                run_files.delete_checkpoints(self._run_dir, run_files.unchanged(self._run_dir, void))
             case Finished() | Failed():
                 self.final = event
 
@@ -92,7 +116,11 @@ class Recorder:
         db, lease, error = self._db, self._lease, judged.error
         match judged.ending:
             case Ending.SUCCEED:
-                self._write(partial(lifecycle.succeed, db, lease))
+                how = {"stop_reason": judged.stop_reason, "message": judged.message}
+                self._write(partial(lifecycle.succeed, db, lease, **how))
+            case Ending.PAUSE:
+                how = {"stop_reason": judged.stop_reason, "message": judged.message}
+                self._write(partial(lifecycle.pause, db, lease, **how))
             case Ending.CANCEL:
                 self._write(partial(lifecycle.cancelled, db, lease))
             case Ending.RELEASE:
@@ -127,3 +155,16 @@ class Recorder:
                     raise
                 time.sleep(pause_seconds * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
                 pause_seconds = min(2 * pause_seconds, 2.0)
+
+
+def _check(event: Event, *, step: int, steps_total: int) -> None:
+    """Raise ProtocolError on an event that cannot be true of a run of `steps_total` steps that is at `step`."""
+    match event:
+        case Started() if event.steps_total != steps_total:
+            raise ProtocolError(f"a run of {event.steps_total} steps was started, the spec has {steps_total}")
+        case StepDone() if event.step not in (step, step + 1) or not 0 <= event.step <= steps_total:
+            raise ProtocolError(f"step {event.step} of {steps_total} after step {step}")
+        case CheckpointSaved() if not 0 <= event.step <= step:
+            raise ProtocolError(f"a checkpoint of step {event.step} at step {step}")
+        case RolledBack() if not 0 <= event.to_step <= step:
+            raise ProtocolError(f"a rollback to step {event.to_step} at step {step}")

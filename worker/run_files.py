@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from ppo_engine.config import TrainConfig
-from ppo_engine.rundir import PARTIAL_PREFIX, RunDir
+from ppo_engine.rundir import MANIFEST, PARTIAL_PREFIX, RunDir
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,21 @@ def delete_checkpoints(run_dir: RunDir, folders: Iterable[str]) -> None:
         trash = _move_aside(run_dir, folder, _TRASH)
         if trash is not None:
             shutil.rmtree(trash, ignore_errors=True)
+
+
+def unchanged(run_dir: RunDir, digests: Mapping[str, str]) -> list[str]:
+    """Those of some checkpoint folders whose manifest still has the digest given with them.
+
+    After a rollback a run writes the same steps again, under the same names, and may be faster than the database.
+    """
+    return [folder for folder, digest in digests.items() if _digest(run_dir.root / folder / MANIFEST) == digest]
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def quarantine_checkpoint(run_dir: RunDir, folder: str) -> None:

@@ -182,6 +182,7 @@ class Supervisor:
             attempt=self._claim.lease.attempt,
             exit=exit_,
             final=self._recorder.final,
+            guard=self._recorder.guard,
             reason=self._end_reason(),
             detail=self._detail,
             phase=self._recorder.phase,

@@ -6,11 +6,11 @@ from typing import Any
 
 from jobs.auth import Principal
 from jobs.db import Database
-from jobs.lifecycle import Claim, cancelled, claim, fail, record_checkpoint, record_step, requeue, succeed
+from jobs.lifecycle import Claim, cancelled, claim, fail, pause, record_checkpoint, record_step, requeue, succeed
 from jobs.service import cancel, submit
 from jobs.states import JobState
 from jobs.views import JobError
-from ppo_engine.events import CheckpointSaved, Sample, Started, StepDone
+from ppo_engine.events import CheckpointSaved, GuardTripped, RolledBack, Sample, Started, StepDone
 from tests.support.specs import make_spec
 
 ANN = Principal("ann")
@@ -41,6 +41,8 @@ def job_in(db: Database, state: JobState) -> tuple[str, Claim | None]:
             succeed(db, held.lease)
         case JobState.FAILED:
             fail(db, held.lease, ERROR)
+        case JobState.PAUSED:
+            pause(db, held.lease, stop_reason="guard", message="paused at step 0: a guard")
         case JobState.CANCELLED:
             cancel(db, ANN, job_id)
             cancelled(db, held.lease)
@@ -74,9 +76,18 @@ def sample(response: str) -> Sample:
     )
 
 
-def checkpoint(number: int, attempt: int = 1) -> CheckpointSaved:
+def checkpoint(number: int, attempt: int = 1, score: float | None = None) -> CheckpointSaved:
     path = f"checkpoints/step-{number:08d}-{attempt}"
-    return CheckpointSaved(step=number, path=path, size_bytes=1000, sha256="0" * 64)
+    return CheckpointSaved(step=number, path=path, size_bytes=1000, sha256="0" * 64, score=score)
+
+
+def guard(number: int, action: str = "rollback", value: float = 30.0) -> GuardTripped:
+    rule = "objective/kl above 25"
+    return GuardTripped(step=number, rule=rule, action=action, metric="objective/kl", value=value)
+
+
+def rolled_back(number: int, to_step: int, factor: float = 0.5) -> RolledBack:
+    return RolledBack(step=number, to_step=to_step, learning_rate_factor=factor)
 
 
 def record_steps(db: Database, held: Claim, first: int, last: int) -> None:

@@ -79,7 +79,8 @@ def _attempts(job: Job, attempts: Sequence[JobAttempt]) -> Iterator[str]:
 
 def _steps(session: Session, job: Job, attempts: Sequence[JobAttempt]) -> Iterator[str]:
     rows = list(session.scalars(sa.select(JobMetrics).where(JobMetrics.job_id == job.id).order_by(JobMetrics.step)))
-    if [row.step for row in rows] != list(range(1, job.step + 1)):
+    # Step 0 is the evaluation before training, where there is one.
+    if [row.step for row in rows if row.step > 0] != list(range(1, job.step + 1)):
         yield f"I5 steps {[row.step for row in rows]}, the row's {job.step}"
     by_token = {attempt.lease_token: attempt for attempt in attempts}
     for row in rows:
@@ -92,6 +93,10 @@ def _steps(session: Session, job: Job, attempts: Sequence[JobAttempt]) -> Iterat
     for sample in session.scalars(sa.select(JobSample).where(JobSample.job_id == job.id)):
         if written.get(sample.step) != sample.lease_token:
             yield f"I4 sample of step {sample.step} is not of the attempt that wrote the step"
-    for checkpoint in session.scalars(sa.select(JobCheckpoint).where(JobCheckpoint.job_id == job.id)):
+    saved = list(session.scalars(sa.select(JobCheckpoint).where(JobCheckpoint.job_id == job.id)))
+    for checkpoint in saved:
         if checkpoint.lease_token not in by_token or checkpoint.step > (job.last_checkpoint_step or 0):
             yield f"I4 checkpoint of step {checkpoint.step} is newer than the job's last"
+    ranked = sorted((-checkpoint.score, checkpoint.step) for checkpoint in saved if checkpoint.score is not None)
+    if job.best_checkpoint_step != (ranked[0][1] if ranked else None):
+        yield f"the best checkpoint is said to be that of step {job.best_checkpoint_step}, scores say {ranked[:1]}"

@@ -15,6 +15,7 @@ import faulthandler
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -35,7 +36,7 @@ class Run:
         self.script: dict[str, Any] = {"step_seconds": 0.02, **json.loads(spec["prompts"]["inline"][0])}
         self.steps, self.every = spec["ppo"]["steps"], spec["checkpoint"]["every_steps"]
         self.out, self.attempt, self.resumed = arguments.out, arguments.attempt, arguments.resume is not None
-        self.step, self.weights, self.stopping = 0, "", False
+        self.step, self.weights, self.stopping, self.rate = 0, "", False, ""
         if self.resumed:
             self._load(Path(arguments.out) / arguments.resume)
 
@@ -44,6 +45,8 @@ class Run:
         emit(event="phase", phase="loading", step=self.step)
         self._started()
         self.fault_at(0)
+        if "evaluation" in self.script:
+            self._report(self.script["evaluation"], time=False)
         while self.step < self.steps and not self.stopping:
             self._do_step()
             if self.stopping or self.step % self.every == 0 or self.step == self.steps:
@@ -63,10 +66,16 @@ class Run:
         emit(event="phase", phase="optimise", step=self.step)
         time.sleep(self.script["step_seconds"] / 2)
         self.step += 1
-        self.weights = hashlib.sha256(f"{self.weights}{self.step}".encode()).hexdigest()
-        sample = {"prompt": "p", "response": "r", "score": 1.0, "components": {"s": 1.0}, "response_tokens": 1}
-        scalars = {"env/reward_mean": self.step / self.steps, "time/ppo/total": self.script["step_seconds"]}
-        emit(event="step", step=self.step, scalars=scalars, samples=[{**sample, "finished": True}])
+        self.weights = hashlib.sha256(f"{self.weights}{self.step}{self.rate}".encode()).hexdigest()
+        self._report(self.step / self.steps)
+
+    def _report(self, score: float, *, time: bool = True) -> None:
+        sample = {"prompt": "p", "response": "r", "score": score, "components": {"s": 1.0}, "response_tokens": 1}
+        evaluated = {**sample, "finished": True, "evaluation": self.step == 0}
+        scalars = {"env/reward_mean": score, "time/ppo/total": self.script["step_seconds"]}
+        emit(
+            event="step", step=self.step, scalars=scalars if time else {"eval/reward_mean": score}, samples=[evaluated]
+        )
 
     def _started(self) -> None:
         counts = {"parameters": 1, "trainable_parameters": 1, "prompts": 1}
@@ -79,11 +88,14 @@ class Run:
         temporary.mkdir(parents=True)
         state = json.dumps({"step": self.step, "weights": self.weights}).encode()
         (temporary / "state.json").write_bytes(state)
-        digest = hashlib.sha256(state).hexdigest()
-        (temporary / "manifest.json").write_text(json.dumps({"state.json": digest}))
+        manifest = json.dumps({"state.json": hashlib.sha256(state).hexdigest()}).encode()
+        (temporary / "manifest.json").write_bytes(manifest)
+        shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
-        path = str(folder.relative_to(self.out))
-        emit(event="checkpoint", step=self.step, path=path, size_bytes=len(state), sha256=digest)
+        facts = {"path": str(folder.relative_to(self.out)), "sha256": hashlib.sha256(manifest).hexdigest()}
+        scores = self.script.get("scores")
+        score = scores[self.step - 1] if scores else None
+        emit(event="checkpoint", step=self.step, size_bytes=len(state), score=score, **facts)
 
     def _load(self, folder: Path) -> None:
         try:
@@ -157,6 +169,34 @@ def _linger_after_finish(run: Run) -> None:
     _hang(run)
 
 
+def _guard(run: Run, action: str) -> None:
+    rule = "env/reward_mean above 0.4"
+    emit(event="guard", step=run.step, rule=rule, action=action, metric="env/reward_mean", value=0.5)
+
+
+def _pause(run: Run) -> None:
+    _guard(run, "pause")
+    run._save()
+    emit(event="finished", outcome="paused", step=run.step, reason="guard")
+    sys.exit(0)
+
+
+def _stop_early(run: Run) -> None:
+    run._save()
+    emit(event="finished", outcome="completed", step=run.step, reason="early_stop")
+    sys.exit(0)
+
+
+def _roll_back(run: Run) -> None:
+    """Once, to step 2, and from there with other weights."""
+    if run.rate:
+        return
+    _guard(run, "rollback")
+    step, run.rate = run.step, "half"
+    run._load(Path(run.out) / "checkpoints" / f"step-00000002-{run.attempt}")
+    emit(event="rolled_back", step=step, to_step=run.step, learning_rate_factor=0.5)
+
+
 def _write_endless_line(_run: Run) -> None:
     while True:
         sys.stdout.write("x" * 65536)
@@ -178,6 +218,12 @@ FAULTS: dict[str, Callable[[Run], object]] = {
     "fork_and_exit": _fork_and_exit,
     "finish_without_checkpoint": _finish_without_checkpoint,
     "linger_after_finish": _linger_after_finish,
+    "pause": _pause,
+    "stop_early": _stop_early,
+    "roll_back": _roll_back,
+    "leap": lambda run: emit(event="step", step=run.steps + 1, scalars={}),
+    "skip": lambda run: emit(event="step", step=run.step + 2, scalars={}),
+    "restart": lambda run: emit(event="rolled_back", step=run.step, to_step=run.step + 1, learning_rate_factor=1.0),
 }
 
 

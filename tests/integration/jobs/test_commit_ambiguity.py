@@ -18,15 +18,18 @@ from jobs.lifecycle import (
     cancelled,
     claim,
     fail,
+    pause,
     record_checkpoint,
+    record_guard,
+    record_rollback,
     record_started,
     record_step,
     requeue,
     succeed,
 )
-from jobs.service import get, metrics, submit
+from jobs.service import events, get, metrics, submit
 from jobs.states import JobState
-from tests.support.attempts import ANN, ERROR, checkpoint, claimed, started, step, submitted
+from tests.support.attempts import ANN, ERROR, checkpoint, claimed, guard, rolled_back, started, step, submitted
 from tests.support.invariants import check_invariants
 from tests.support.specs import make_spec
 
@@ -81,10 +84,11 @@ ENDS: list[tuple[Callable[[Database, Lease], None], JobState]] = [
     (cancelled, JobState.CANCELLED),
     (lambda db, lease: fail(db, lease, ERROR), JobState.FAILED),
     (lambda db, lease: requeue(db, lease, error=ERROR, charge=True), JobState.QUEUED),
+    (lambda db, lease: pause(db, lease, stop_reason="guard", message="a guard"), JobState.PAUSED),
 ]
 
 
-@pytest.mark.parametrize(("end", "state"), ENDS, ids=["succeed", "cancelled", "fail", "requeue"])
+@pytest.mark.parametrize(("end", "state"), ENDS, ids=["succeed", "cancelled", "fail", "requeue", "pause"])
 def test_an_end_that_was_made_counts_once(unlucky: Unlucky, end: Callable[..., None], state: JobState) -> None:
     job_id = submitted(unlucky)
     held = claimed(unlucky)
@@ -95,7 +99,7 @@ def test_an_end_that_was_made_counts_once(unlucky: Unlucky, end: Callable[..., N
     check_invariants(unlucky)
 
 
-@pytest.mark.parametrize(("end", "state"), ENDS, ids=["succeed", "cancelled", "fail", "requeue"])
+@pytest.mark.parametrize(("end", "state"), ENDS, ids=["succeed", "cancelled", "fail", "requeue", "pause"])
 def test_an_end_that_was_not_made_can_be_tried_again(
     unlucky: Unlucky, end: Callable[..., None], state: JobState
 ) -> None:
@@ -118,6 +122,9 @@ def test_reports_are_sent_again_and_stored_once(unlucky: Unlucky, fault: str) ->
         lambda: record_step(unlucky, held.lease, step(1)),
         lambda: record_step(unlucky, held.lease, step(2)),
         lambda: record_checkpoint(unlucky, held.lease, checkpoint(2)),
+        lambda: record_step(unlucky, held.lease, step(3)),
+        lambda: record_guard(unlucky, held.lease, guard(3)),
+        lambda: record_rollback(unlucky, held.lease, rolled_back(3, 2)),
     ]
     for report in reports:
         unlucky.next = fault
@@ -125,6 +132,8 @@ def test_reports_are_sent_again_and_stored_once(unlucky: Unlucky, fault: str) ->
             report()
         report()
     assert metrics(unlucky, ANN, job_id).steps == [1, 2]
+    told = ["submitted", "claimed", "started", "checkpoint", "guard", "rolled_back"]
+    assert [event.type for event in events(unlucky, ANN, job_id)] == told
     check_invariants(unlucky)
 
 

@@ -32,16 +32,19 @@ from jobs.lifecycle import (
     discard_checkpoint,
     fail,
     heartbeat,
+    pause,
     reap,
     record_checkpoint,
+    record_guard,
+    record_rollback,
     record_step,
     requeue,
     succeed,
 )
-from jobs.service import cancel, get
+from jobs.service import cancel, get, resume
 from jobs.states import JobState
 from jobs.tables import Job
-from tests.support.attempts import ANN, ERROR, checkpoint, step, submitted
+from tests.support.attempts import ANN, ERROR, checkpoint, guard, rolled_back, step, submitted
 from tests.support.databases import copy_sqlite
 from tests.support.invariants import check_invariants
 
@@ -50,16 +53,22 @@ REPORTS: dict[str, Callable[[Database, Lease, int], object]] = {
     "next step": lambda db, lease, at: record_step(db, lease, step(min(at + 1, 5))),
     "same step": lambda db, lease, at: record_step(db, lease, step(max(at, 1))),
     "checkpoint": lambda db, lease, at: record_checkpoint(db, lease, checkpoint(at, lease.attempt)) if at else None,
+    "best checkpoint": lambda db, lease, at: (
+        record_checkpoint(db, lease, checkpoint(at, lease.attempt, score=float(at % 3))) if at else None
+    ),
+    "guard": lambda db, lease, at: record_guard(db, lease, guard(at)),
+    "roll back": lambda db, lease, at: record_rollback(db, lease, rolled_back(at, at // 2)),
     "discard": lambda db, lease, at: discard_checkpoint(db, lease, checkpoint(at, lease.attempt).path),
 }
 ENDS: dict[str, Callable[[Database, Lease, int], object]] = {
     "succeed": lambda db, lease, _: succeed(db, lease),
     "cancelled": lambda db, lease, _: cancelled(db, lease),
+    "pause": lambda db, lease, _: pause(db, lease, stop_reason="guard", message="a guard"),
     "fail": lambda db, lease, _: fail(db, lease, ERROR),
     "shut down": lambda db, lease, _: requeue(db, lease, error=None, charge=False),
     "try again": lambda db, lease, _: requeue(db, lease, error=ERROR, charge=True),
 }
-SURVIVED = ["shut down", "try again"]
+SURVIVED = ["shut down", "try again", "pause"]
 """Ends after which the history goes on; drawn more often."""
 
 
@@ -89,7 +98,7 @@ class Repository(RuleBasedStateMachine):
         self.submit_and_claim()
 
     def submit_and_claim(self) -> None:
-        self.job_id = submitted(self.db, retry={"max_attempts": 3}, checkpoint={"keep_last": 1})
+        self.job_id = submitted(self.db, retry={"max_attempts": 3}, checkpoint={"keep_last": 1, "keep_best": 1})
         self.leases.clear()
         self.claim()
 
@@ -120,6 +129,11 @@ class Repository(RuleBasedStateMachine):
         if sure == 0:  # seldom: it cuts every history short
             with contextlib.suppress(IllegalTransition):
                 cancel(self.db, ANN, self.job_id)
+
+    @rule()
+    def resume(self) -> None:
+        with contextlib.suppress(IllegalTransition):
+            resume(self.db, ANN, self.job_id)
 
     @rule(age=st.integers(0, 3), name=st.sampled_from(sorted(REPORTS)))
     def report(self, age: int, name: str) -> None:

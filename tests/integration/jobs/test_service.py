@@ -28,6 +28,7 @@ from jobs.service import (
     list_jobs,
     logs,
     metrics,
+    resume,
     samples,
     submit,
     workers,
@@ -120,6 +121,7 @@ def test_every_path_must_be_there_and_of_its_kind(sqlite_url: str, tmp_path: Pat
 READS: dict[str, Callable[[Database, str], Any]] = {
     "get": lambda db, job: get(db, BOB, job),
     "cancel": lambda db, job: cancel(db, BOB, job),
+    "resume": lambda db, job: resume(db, BOB, job),
     "events": lambda db, job: events(db, BOB, job),
     "metrics": lambda db, job: metrics(db, BOB, job),
     "samples": lambda db, job: samples(db, BOB, job),

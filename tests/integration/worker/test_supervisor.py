@@ -19,6 +19,7 @@ from jobs.errors import Unavailable
 from jobs.states import JobState
 from jobs.views import JobView
 from ppo_engine.rundir import RunDir
+from tests.support.invariants import check_invariants
 from tests.support.servers import wait_until
 from tests.support.workers import (
     engine_pids,
@@ -349,3 +350,101 @@ def test_an_end_that_cannot_be_written_yet_is_written_later(bench: Bench, monkey
     outage.on = False
     thread.join(10)
     assert bench.job(job_id).state is JobState.SUCCEEDED
+
+
+def test_a_guards_pause_waits_at_its_checkpoint_until_it_is_resumed(database: Database, tmp_path: Path) -> None:
+    bench = Bench(database, tmp_path)
+    job_id = submit_script(database, fault="pause", at=3)
+    bench.run()
+    job = bench.job(job_id)
+    assert (job.state, job.stop_reason, job.last_checkpoint_step) == (JobState.PAUSED, "guard", 3)
+    told = [(event.type, event.message) for event in service.events(database, LOCAL, job_id)]
+    assert told[-1] == ("paused", "paused at step 3: env/reward_mean above 0.4")
+    assert told[-3][0] == "guard"
+    assert bench.attempts("paused") == 1
+    service.resume(database, LOCAL, job_id)
+    bench.run()
+    job = bench.job(job_id)
+    assert (job.state, job.stop_reason, job.attempt) == (JobState.SUCCEEDED, "completed", 2)
+    assert final_weights(bench.run_dir(job_id)) == weights_after(6)
+    check_invariants(database, ended=True)
+
+
+def test_a_run_that_ends_early_has_succeeded(bench: Bench) -> None:
+    job_id = submit_script(bench.db, fault="stop_early", at=3)
+    bench.run()
+    job = bench.job(job_id)
+    assert (job.state, job.stop_reason, job.progress.step) == (JobState.SUCCEEDED, "early_stop", 3)
+    assert service.events(bench.db, LOCAL, job_id)[-1].message == "ended early at step 3: early_stop"
+
+
+@pytest.mark.parametrize("at", [3, 4])
+def test_a_rollback_is_drawn_again(database: Database, tmp_path: Path, at: int) -> None:
+    """From step 4 its checkpoint is void too, and is written again under the same name."""
+    bench = Bench(database, tmp_path)
+    job_id = submit_script(database, fault="roll_back", at=at)
+    bench.run()
+    job = bench.job(job_id)
+    assert (job.state, job.progress.step, job.attempt) == (JobState.SUCCEEDED, 6, 1)
+    assert event_types(database, job_id).count("rolled_back") == 1
+    assert service.metrics(database, LOCAL, job_id).steps == [1, 2, 3, 4, 5, 6]
+    assert [view.step for view in service.checkpoints(database, LOCAL, job_id)] == [4, 6]
+    assert len(bench.run_dir(job_id).saved_checkpoints()) == 2
+    assert final_weights(bench.run_dir(job_id)) != weights_after(6)
+    check_invariants(database, ended=True)
+
+
+def test_a_checkpoint_written_again_after_a_rollback_outlives_a_slow_database(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database hears of the rollback when the run has long written the same steps again."""
+    rollback = lifecycle.record_rollback
+
+    def late(*arguments: Any) -> dict[str, str]:
+        time.sleep(1.0)
+        return rollback(*arguments)
+
+    monkeypatch.setattr(lifecycle, "record_rollback", late)
+    job_id = submit_script(bench.db, fault="roll_back", at=4, step_seconds=0.01)
+    bench.run()
+    assert bench.job(job_id).state is JobState.SUCCEEDED
+    known = [view.step for view in service.checkpoints(bench.db, LOCAL, job_id)]
+    assert known == [4, 6]
+    assert {int(path.name.split("-")[1]) for path in bench.run_dir(job_id).saved_checkpoints()} == {4, 6}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("leap", "step 7 of 6 after step 3"),
+        ("skip", "step 5 of 6 after step 3"),
+        ("restart", "a rollback to step 4 at step 3"),
+    ],
+)
+def test_events_that_cannot_be_true_break_the_protocol(bench: Bench, fault: str, said: str) -> None:
+    job_id = submit_script(bench.db, fault=fault, at=3)
+    bench.run()
+    job = bench.job(job_id)
+    assert job.state is JobState.FAILED
+    assert error_of(job)["code"] == "engine_protocol"
+    assert said in error_of(job)["message"]
+    check_invariants(bench.db, ended=True)
+
+
+def test_an_evaluation_before_training_is_step_0(bench: Bench) -> None:
+    job_id = submit_script(bench.db, evaluation=0.25)
+    bench.run()
+    found = service.metrics(bench.db, LOCAL, job_id, keys=["eval/reward_mean"])
+    assert (found.steps[:2], found.series["eval/reward_mean"][:2]) == ([0, 1], [0.25, None])
+    assert [row.score for row in service.samples(bench.db, LOCAL, job_id, evaluation=True)] == [0.25]
+    assert bench.job(job_id).state is JobState.SUCCEEDED
+    check_invariants(bench.db, ended=True)
+
+
+def test_the_best_checkpoint_is_kept_beside_the_newest(bench: Bench) -> None:
+    checkpoint = {"every_steps": 1, "keep_last": 1, "keep_best": 1}
+    job_id = submit_script(bench.db, overrides={"checkpoint": checkpoint}, scores=[0.0, 3.0, 1.0, 2.0, 0.5, 0.1])
+    bench.run()
+    job = bench.job(job_id)
+    assert (job.best_checkpoint_step, job.last_checkpoint_step) == (2, 6)
+    assert {int(path.name.split("-")[1]) for path in bench.run_dir(job_id).saved_checkpoints()} == {2, 6}

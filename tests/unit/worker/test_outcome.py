@@ -5,12 +5,16 @@ from typing import Any
 import pytest
 
 from ppo_engine.errors import Category
-from ppo_engine.events import Failed, Finished, Outcome, Phase
+from ppo_engine.events import Failed, Finished, GuardTripped, Outcome, Phase
 from worker.outcome import Ending, Reason, Seen, start_failed, verdict
 from worker.process import Exit
 
 COMPLETED = Finished(outcome=Outcome.COMPLETED, step=9)
 STOPPED = Finished(outcome=Outcome.STOPPED, step=5)
+PAUSED = Finished(outcome=Outcome.PAUSED, step=5, reason="guard")
+EARLY = Finished(outcome=Outcome.COMPLETED, step=5, reason="early_stop")
+GUARDED = Finished(outcome=Outcome.COMPLETED, step=5, reason="guard")
+GUARD = GuardTripped(step=5, rule="objective/kl above 25 for 3 steps", action="pause")
 CODE_0, CODE_1, CODE_7 = Exit(0, None), Exit(1, None), Exit(7, None)
 KILLED, SEGFAULT, TERMINATED = Exit(None, "SIGKILL"), Exit(None, "SIGSEGV"), Exit(None, "SIGTERM")
 
@@ -77,6 +81,38 @@ CASES: list[tuple[str, dict[str, Any], Ending, str]] = [
     ("segmentation fault", {"exit": SEGFAULT}, Ending.REQUEUE, "engine_crashed"),
     ("exit code", {"exit": CODE_7}, Ending.REQUEUE, "engine_crashed"),
     ("exit 0 without a word", {"exit": CODE_0}, Ending.FAIL, "engine_protocol"),
+    ("a guard's pause", {"exit": CODE_0, "final": PAUSED, "saved_step": 5}, Ending.PAUSE, ""),
+    (
+        "a pause in a shutdown",
+        {"exit": CODE_0, "final": PAUSED, "saved_step": 5, "reason": Reason.SHUTDOWN},
+        Ending.PAUSE,
+        "",
+    ),
+    (
+        "a pause over time",
+        {"exit": CODE_0, "final": PAUSED, "saved_step": 5, "reason": Reason.MAX_RUNTIME},
+        Ending.PAUSE,
+        "",
+    ),
+    (
+        "a pause in a cancel",
+        {"exit": CODE_0, "final": PAUSED, "saved_step": 5, "reason": Reason.CANCEL},
+        Ending.CANCEL,
+        "",
+    ),
+    (
+        "a pause without its checkpoint",
+        {"exit": CODE_0, "final": PAUSED, "saved_step": 4},
+        Ending.FAIL,
+        "engine_protocol",
+    ),
+    (
+        "garbage after a pause",
+        {"exit": KILLED, "final": PAUSED, "saved_step": 5, "reason": Reason.PROTOCOL},
+        Ending.FAIL,
+        "engine_protocol",
+    ),
+    ("ended early", {"exit": CODE_0, "final": EARLY, "saved_step": 5}, Ending.SUCCEED, ""),
     ("stopped by nobody we know", {"exit": CODE_0, "final": STOPPED}, Ending.REQUEUE, "engine_stopped"),
 ]
 
@@ -110,3 +146,18 @@ def test_an_engine_that_cannot_be_started_is_tried_again() -> None:
     assert judged.error is not None
     assert "No such file" in judged.error.message
     assert judged.error.attempt == 3
+
+
+@pytest.mark.parametrize(
+    ("final", "stop_reason", "message"),
+    [
+        (PAUSED, "guard", "paused at step 5: objective/kl above 25 for 3 steps"),
+        (GUARDED, "guard", "ended early at step 5: objective/kl above 25 for 3 steps"),
+        (EARLY, "early_stop", "ended early at step 5: early_stop"),
+        (Finished(outcome=Outcome.COMPLETED, step=5), "completed", ""),
+        (Finished(outcome=Outcome.PAUSED, step=5), "guard", "paused at step 5: objective/kl above 25 for 3 steps"),
+    ],
+)
+def test_an_end_before_the_last_step_says_why(final: Finished, stop_reason: str, message: str) -> None:
+    judged = verdict(Seen(attempt=1, exit=CODE_0, final=final, guard=GUARD, saved_step=5))
+    assert (judged.stop_reason, judged.message) == (stop_reason, message)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ppo_engine.events import Phase, PhaseEntered, Started, StepDone
+from ppo_engine.events import Phase, PhaseEntered, RolledBack, Started, StepDone
 from worker.pace import Pace
 
 STARTED = Started(
@@ -60,3 +60,12 @@ def test_run_time_includes_that_of_earlier_attempts() -> None:
     run = pace(max_runtime_seconds=30.0, spent_seconds=20.0)
     assert not run.over_time(60.0)
     assert run.over_time(60.1)
+
+
+def test_the_time_of_a_rollback_is_no_part_of_a_step() -> None:
+    run = pace()
+    run.hear(STARTED, 100.0)
+    run.hear(step(1), 102.0)
+    run.hear(RolledBack(step=1, to_step=0, learning_rate_factor=0.5), 140.0)
+    run.hear(step(1), 143.0)
+    assert run.longest_step_seconds == 3.0
