@@ -1,8 +1,9 @@
 """A job as a stream, the same for SSE and WatchJob: a snapshot, what happens, the end.
 
 Two counters make a place in the stream: the `seq` of the job's events, and its last step. Steps come from the metrics
-rows, one per step even where a worker repeats it after a crash. The database is read anew each time and nothing is held
-between reads, so a stream can go on after a restart of any process, and a slow reader costs nothing.
+rows, one per step even where a worker repeats it after a crash; behind an event that says that the run was rolled back,
+the steps that it reports anew are shown again. The database is read anew each time and nothing is held between reads,
+so a stream can go on after a restart of any process, and a slow reader costs nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +33,16 @@ class Cursor:
     """A place in a job's stream: everything up to here has been seen."""
 
     seq: int = 0
-    step: int = 0
+    step: int | None = None
+    """None: no step yet. 0 is the evaluation before training."""
 
     def __str__(self) -> str:
-        return f"{self.seq}.{self.step}"
+        return str(self.seq) if self.step is None else f"{self.seq}.{self.step}"
+
+    @property
+    def next_step(self) -> int:
+        """The first step that has not been seen."""
+        return 0 if self.step is None else self.step + 1
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
@@ -43,7 +50,7 @@ class Cursor:
         match = _CURSOR.fullmatch(text)
         if match is None:
             raise InvalidArgument("a place in a stream is written `seq.step`, for example `12.340`")
-        return cls(int(match[1]), int(match[2] or 0))
+        return cls(int(match[1]), None if match[2] is None else int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +151,11 @@ def _read(source: Source, cursor: Cursor) -> tuple[JobView, list[Happened | Step
     whose = (source.db, source.principal, source.job_id)
     job = service.get(*whose)
     events = service.events(*whose, after_seq=cursor.seq, limit=_EVENTS_PER_READ)
-    metrics = service.metrics(*whose, from_step=cursor.step + 1, max_points=_STEPS_PER_READ)
+    # Where the run was rolled back, from the steps that are void: those behind them would hide the repeated ones.
+    seen = cursor
+    for event in events:
+        seen = _past(seen, Happened(event))
+    metrics = service.metrics(*whose, from_step=seen.next_step, max_points=_STEPS_PER_READ)
     fresh: list[Happened | Step] = [*map(Happened, events), *_steps(metrics)]
     return job, sorted(fresh, key=_when)
 
@@ -161,5 +172,6 @@ def _when(update: Happened | Step) -> datetime:
 
 def _past(cursor: Cursor, update: Happened | Step) -> Cursor:
     if isinstance(update, Happened):
-        return replace(cursor, seq=update.event.seq)
-    return replace(cursor, step=max(cursor.step, update.step))
+        step = None if cursor.step is None else update.event.place_after(cursor.step)
+        return Cursor(update.event.seq, step)
+    return replace(cursor, step=max(cursor.next_step - 1, update.step))

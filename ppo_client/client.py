@@ -102,6 +102,10 @@ class PPOClient:
         """Ask for the end of a job. A running one ends after its step; a second call changes nothing."""
         return JobView.model_validate(self._http.json("POST", _path(job_id, "cancel")))
 
+    def resume(self, job_id: str) -> JobView:
+        """Put a paused job back into the queue, to go on from its last checkpoint; a second call changes nothing."""
+        return JobView.model_validate(self._http.json("POST", _path(job_id, "resume")))
+
     def wait(self, job_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> JobView:
         """The job once it has ended, in whatever state.
 
@@ -125,11 +129,12 @@ class PPOClient:
         params = {"after_seq": after_seq, "limit": limit}
         return Page[JobEventView].model_validate(self._http.json("GET", _path(job_id, "events"), params=params)).items
 
-    def watch(self, job_id: str, *, after: str = "0.0", poll_seconds: float = 1.0) -> Iterator[Update]:
+    def watch(self, job_id: str, *, after: str = "0", poll_seconds: float = 1.0) -> Iterator[Update]:
         """The job now, then everything that happens, each once, then `End`.
 
-        A broken stream is taken up where it broke. Where streams do not come through (a proxy), the job is polled.
-        `after` is the cursor of an earlier update.
+        Steps that a run was rolled back over come again, behind the event that says so. A broken stream is taken up
+        where it broke. Where streams do not come through (a proxy), the job is polled. `after` is the cursor of an
+        earlier update.
         """
         cursor, streams = after, True
         patience = _Patience(self._patience_seconds)
@@ -154,9 +159,14 @@ class PPOClient:
         answer = self._http.json("GET", _path(job_id, "metrics"), params=_given(params))
         return MetricsView.model_validate(answer)
 
-    def samples(self, job_id: str, *, step: int | None = None, limit: int = 100) -> Sequence[SampleView]:
-        """Stored responses of a step, by default of the latest step that has some."""
-        params = _given({"step": step, "limit": limit})
+    def samples(
+        self, job_id: str, *, step: int | None = None, evaluation: bool | None = None, limit: int = 100
+    ) -> Sequence[SampleView]:
+        """Stored responses of a step, by default of the latest step that has some.
+
+        `evaluation`: only answers to the evaluation set, or only others.
+        """
+        params = _given({"step": step, "evaluation": evaluation, "limit": limit})
         return Page[SampleView].model_validate(self._http.json("GET", _path(job_id, "samples"), params=params)).items
 
     def logs(self, job_id: str, *, tail: int = 200, attempt: int | None = None) -> LogsView:
@@ -211,11 +221,14 @@ class PPOClient:
             yield from updates.from_stream(sse.parse(sse.lines(response.iter_text())))
 
     def _poll(self, job_id: str, cursor: str) -> Iterator[Update]:
-        seq, step = updates.parse_cursor(cursor)
+        place = updates.Place.parse(cursor)
         # The job first: nothing of a job seen as done can be missed by what is read after it.
         job = self.get(job_id)
-        events = self.events(job_id, after_seq=seq)
-        yield from updates.from_answers(cursor, job, events, self.metrics(job_id, from_step=step + 1))
+        events = self.events(job_id, after_seq=place.seq)
+        for event in events:
+            place = place.past_event(event)
+        metrics = self.metrics(job_id, from_step=place.next_step)
+        yield from updates.from_answers(cursor, job, events, metrics)
 
 
 class _Patience:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict
@@ -63,10 +64,34 @@ def from_stream(events: Iterable[ServerEvent]) -> Iterator[Update]:
                 yield End(cursor=cursor, job=JobView.model_validate_json(event.data))
 
 
-def parse_cursor(cursor: str) -> tuple[int, int]:
-    """Last event and last step of a place."""
-    seq, _, step = cursor.partition(".")
-    return int(seq or 0), int(step or 0)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a job's stream, as the service writes it: `seq`, or `seq.step` behind the first step."""
+
+    seq: int = 0
+    step: int | None = None
+
+    @classmethod
+    def parse(cls, cursor: str) -> Place:
+        """The place that a cursor names."""
+        seq, _, step = cursor.partition(".")
+        return cls(int(seq or 0), int(step) if step else None)
+
+    def __str__(self) -> str:
+        return str(self.seq) if self.step is None else f"{self.seq}.{self.step}"
+
+    @property
+    def next_step(self) -> int:
+        """The first step that has not been seen; 0 is the evaluation before training."""
+        return 0 if self.step is None else self.step + 1
+
+    def past_event(self, event: JobEventView) -> Place:
+        """The place behind an event. Behind a rollback, steps that were seen come again."""
+        return Place(event.seq, None if self.step is None else event.place_after(self.step))
+
+    def past_step(self, step: int) -> Place:
+        """The place behind a step."""
+        return Place(self.seq, max(step, self.next_step - 1))
 
 
 def from_answers(cursor: str, job: JobView, events: Iterable[JobEventView], metrics: MetricsView) -> Iterator[Update]:
@@ -74,17 +99,17 @@ def from_answers(cursor: str, job: JobView, events: Iterable[JobEventView], metr
 
     The end comes only with a poll that brought nothing else: a long journal takes several.
     """
-    seq, step = parse_cursor(cursor)
+    place = Place.parse(cursor)
     items: list[JobEventView | Step] = [*events, *_steps(metrics)]
     items.sort(key=lambda item: item.time)
     yield Snapshot(cursor=cursor, job=job)
     for item in items:
         if isinstance(item, JobEventView):
-            seq = item.seq
-            yield Happened(cursor=f"{seq}.{step}", event=item)
+            place = place.past_event(item)
+            yield Happened(cursor=str(place), event=item)
         else:
-            step = max(step, item.step)
-            yield item.model_copy(update={"cursor": f"{seq}.{step}"})
+            place = place.past_step(item.step)
+            yield item.model_copy(update={"cursor": str(place)})
     if job.done and not items:
         yield End(cursor=cursor, job=job)
 

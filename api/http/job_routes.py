@@ -1,4 +1,4 @@
-"""Submit, look up, list and cancel jobs."""
+"""Submit, look up, list, cancel and resume jobs."""
 
 from __future__ import annotations
 
@@ -127,6 +127,18 @@ def get_job(
 def cancel(context: Ctx, caller: Caller, job_id: JobId, response: Response) -> JobView:
     """Cancel a job: a queued one at once, a running one after its step. Repeating it is harmless."""
     job = service.cancel(context.db, caller, job_id)
+    response.headers["ETag"] = _quoted(job.etag)
+    return job
+
+
+@router.post(
+    "/{job_id}/resume",
+    dependencies=[NO_QUERY],
+    responses=responses(domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound, domain.IllegalTransition),
+)
+def resume(context: Ctx, caller: Caller, job_id: JobId, response: Response) -> JobView:
+    """Resume a paused job: it goes on from its last checkpoint. Repeating it is harmless."""
+    job = service.resume(context.db, caller, job_id)
     response.headers["ETag"] = _quoted(job.etag)
     return job
 

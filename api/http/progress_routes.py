@@ -45,9 +45,10 @@ async def events(
     """List what happened to a job, or follow it live.
 
     With `Accept: text/event-stream` the answer is a stream: `job` (the job now), then `event` (an entry of this list)
-    and `step` (`{step, time, metrics}`) as they come, then `end` (the job as it ended). A stream that closes without
-    `end` was cut; ask again with the last id in `Last-Event-ID`, as browsers do by themselves. The stream of a finished
-    job is its replay.
+    and `step` (`{step, time, metrics}`) as they come, then `end` (the job as it ended). Step 0 is the evaluation before
+    training. After an event `rolled_back` the steps behind its `data.to_step` are void, and come again. A stream that
+    closes without `end` was cut; ask again with the last id in `Last-Event-ID`, as browsers do by themselves. The
+    stream of a finished job is its replay.
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         request.state.streamed = True
@@ -93,7 +94,7 @@ def metrics(
 @router.get("/samples", responses=REFUSALS)
 def samples(context: Ctx, caller: Caller, job_id: JobId, query: Annotated[SamplesQuery, Query()]) -> Page[SampleView]:
     """Read stored responses with their prompts and scores."""
-    found = service.samples(context.db, caller, job_id, step=query.step, limit=query.limit)
+    found = service.samples(context.db, caller, job_id, step=query.step, evaluation=query.evaluation, limit=query.limit)
     return Page[SampleView](items=found)
 
 

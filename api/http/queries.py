@@ -94,6 +94,7 @@ class SamplesQuery(Query):
     """Which stored responses."""
 
     step: int | None = Field(None, ge=0, lt=2**63, description="A step; by default the latest that has samples.")
+    evaluation: bool | None = Field(None, description="Only answers to the evaluation set, or only others.")
     limit: int = Field(100, ge=1, le=1000, description="At most so many.")
 
 

@@ -65,6 +65,7 @@ def job(view: JobView) -> pb.Job:
         stop_reason=view.stop_reason,
         error=None if view.error is None else pb.JobError(**view.error.model_dump()),
         last_checkpoint_step=view.last_checkpoint_step,
+        best_checkpoint_step=view.best_checkpoint_step,
         create_time=moment(view.create_time),
         start_time=moment(view.start_time),
         end_time=moment(view.end_time),

@@ -65,9 +65,15 @@ class Servicer(JobServiceServicer):
         job = await in_thread(service.cancel, self._db, CALLER.get(), job_id(request.job_id))
         return pb.CancelJobResponse(job=convert.job(job))
 
+    async def ResumeJob(self, request: pb.ResumeJobRequest, context: Any) -> pb.ResumeJobResponse:
+        """Resume a paused job."""
+        job = await in_thread(service.resume, self._db, CALLER.get(), job_id(request.job_id))
+        return pb.ResumeJobResponse(job=convert.job(job))
+
     async def WatchJob(self, request: pb.WatchJobRequest, context: Any) -> AsyncGenerator[pb.WatchJobResponse]:
         """Follow a job to its end."""
-        cursor = Cursor(request.after.seq, request.after.step)
+        after = request.after
+        cursor = Cursor(after.seq, after.step if after.HasField("step") else None)
         source = Source(self._db, CALLER.get(), job_id(request.job_id), self._context.stopping)
         async with aclosing(watch(source, cursor, self._context.pace)) as updates:
             async for update, place in updates:

@@ -140,6 +140,7 @@ class Job(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
+    BEST_CHECKPOINT_STEP_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -153,6 +154,8 @@ class Job(_message.Message):
     stop_reason: _builtins.str
     last_checkpoint_step: _builtins.int
     etag: _builtins.str
+    best_checkpoint_step: _builtins.int
+    """Of the checkpoints that are kept, the best by `checkpoint.best_metric`."""
     @_builtins.property
     def allowed_actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -165,7 +168,7 @@ class Job(_message.Message):
     def progress(self) -> Global___Progress: ...
     @_builtins.property
     def latest_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """Scalars of the last step, by metric key."""
+        """Scalars of the last step and of the last evaluation, by metric key."""
 
     @_builtins.property
     def error(self) -> Global___JobError: ...
@@ -210,17 +213,22 @@ class Job(_message.Message):
         queue: Global___Queue | None = ...,
         etag: _builtins.str = ...,
         links: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        best_checkpoint_step: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "last_checkpoint_step", b"last_checkpoint_step", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "start_time", b"start_time", "stop_reason", b"stop_reason", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "last_checkpoint_step", b"last_checkpoint_step", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "start_time", b"start_time", "stop_reason", b"stop_reason", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "allowed_actions", b"allowed_actions", "attempt", b"attempt", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "etag", b"etag", "id", b"id", "labels", b"labels", "last_checkpoint_step", b"last_checkpoint_step", "latest_metrics", b"latest_metrics", "links", b"links", "max_attempts", b"max_attempts", "name", b"name", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "spec_hash", b"spec_hash", "start_time", b"start_time", "state", b"state", "stop_reason", b"stop_reason", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "allowed_actions", b"allowed_actions", "attempt", b"attempt", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "etag", b"etag", "id", b"id", "labels", b"labels", "last_checkpoint_step", b"last_checkpoint_step", "latest_metrics", b"latest_metrics", "links", b"links", "max_attempts", b"max_attempts", "name", b"name", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "spec_hash", b"spec_hash", "start_time", b"start_time", "state", b"state", "stop_reason", b"stop_reason", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__best_checkpoint_step: _TypeAlias = _typing.Literal["best_checkpoint_step"]  # noqa: Y015
+    _WhichOneofArgType__best_checkpoint_step: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step"]  # noqa: Y015
     _WhichOneofReturnType__last_checkpoint_step: _TypeAlias = _typing.Literal["last_checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__last_checkpoint_step: _TypeAlias = _typing.Literal["_last_checkpoint_step", b"_last_checkpoint_step"]  # noqa: Y015
     _WhichOneofReturnType__phase: _TypeAlias = _typing.Literal["phase"]  # noqa: Y015
     _WhichOneofArgType__phase: _TypeAlias = _typing.Literal["_phase", b"_phase"]  # noqa: Y015
     _WhichOneofReturnType__stop_reason: _TypeAlias = _typing.Literal["stop_reason"]  # noqa: Y015
     _WhichOneofArgType__stop_reason: _TypeAlias = _typing.Literal["_stop_reason", b"_stop_reason"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__best_checkpoint_step) -> _WhichOneofReturnType__best_checkpoint_step | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_checkpoint_step) -> _WhichOneofReturnType__last_checkpoint_step | None: ...
     @_typing.overload
@@ -447,17 +455,20 @@ class Cursor(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     step: _builtins.int
+    """Absent where no step was seen yet; 0 is the evaluation before training."""
     def __init__(
         self,
         *,
         seq: _builtins.int = ...,
-        step: _builtins.int = ...,
+        step: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["seq", b"seq", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "seq", b"seq", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 
 Global___Cursor: _TypeAlias = Cursor  # noqa: Y015
 
@@ -733,6 +744,45 @@ class CancelJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelJobResponse: _TypeAlias = CancelJobResponse  # noqa: Y015
+
+@_typing.final
+class ResumeJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeJobRequest: _TypeAlias = ResumeJobRequest  # noqa: Y015
+
+@_typing.final
+class ResumeJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeJobResponse: _TypeAlias = ResumeJobResponse  # noqa: Y015
 
 @_typing.final
 class WatchJobRequest(_message.Message):

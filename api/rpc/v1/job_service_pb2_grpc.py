@@ -54,6 +54,11 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobResponse.FromString,
                 _registered_method=True)
+        self.ResumeJob = channel.unary_unary(
+                '/ppo.v1.JobService/ResumeJob',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobResponse.FromString,
+                _registered_method=True)
         self.WatchJob = channel.unary_stream(
                 '/ppo.v1.JobService/WatchJob',
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.WatchJobRequest.SerializeToString,
@@ -97,8 +102,16 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResumeJob(self, request, context):
+        """Puts a paused job back into the queue, to go on from its last checkpoint. Repeating it is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchJob(self, request, context):
         """Follows a job to its end: a snapshot first, then events and steps, then the final job with `terminal` set.
+        After an event `rolled_back` the steps behind its `to_step` are void, and come again.
         A stream that ends without `terminal` was cut: call again with the last cursor.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -134,6 +147,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.CancelJob,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobResponse.SerializeToString,
+            ),
+            'ResumeJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeJob,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobResponse.SerializeToString,
             ),
             'WatchJob': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJob,
@@ -254,6 +272,33 @@ class JobService:
             '/ppo.v1.JobService/CancelJob',
             api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/ResumeJob',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

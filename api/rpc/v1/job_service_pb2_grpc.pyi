@@ -43,8 +43,11 @@ class JobServiceStub:
     """Returns one page of the caller's jobs, newest first."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Cancels: a queued job at once, a running one within about a step. Repeating it is harmless."""
+    ResumeJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ResumeJobRequest, _job_service_pb2.ResumeJobResponse]
+    """Puts a paused job back into the queue, to go on from its last checkpoint. Repeating it is harmless."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Follows a job to its end: a snapshot first, then events and steps, then the final job with `terminal` set.
+    After an event `rolled_back` the steps behind its `to_step` are void, and come again.
     A stream that ends without `terminal` was cut: call again with the last cursor.
     """
     QueryMetrics: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.QueryMetricsRequest, _job_service_pb2.QueryMetricsResponse]
@@ -61,8 +64,11 @@ class JobServiceAsyncStub(JobServiceStub):
     """Returns one page of the caller's jobs, newest first."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Cancels: a queued job at once, a running one within about a step. Repeating it is harmless."""
+    ResumeJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ResumeJobRequest, _job_service_pb2.ResumeJobResponse]  # type: ignore[assignment]
+    """Puts a paused job back into the queue, to go on from its last checkpoint. Repeating it is harmless."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Follows a job to its end: a snapshot first, then events and steps, then the final job with `terminal` set.
+    After an event `rolled_back` the steps behind its `to_step` are void, and come again.
     A stream that ends without `terminal` was cut: call again with the last cursor.
     """
     QueryMetrics: _aio.UnaryUnaryMultiCallable[_job_service_pb2.QueryMetricsRequest, _job_service_pb2.QueryMetricsResponse]  # type: ignore[assignment]
@@ -102,12 +108,21 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Cancels: a queued job at once, a running one within about a step. Repeating it is harmless."""
 
     @_abc_1.abstractmethod
+    def ResumeJob(
+        self,
+        request: _job_service_pb2.ResumeJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ResumeJobResponse, _abc.Awaitable[_job_service_pb2.ResumeJobResponse]]:
+        """Puts a paused job back into the queue, to go on from its last checkpoint. Repeating it is harmless."""
+
+    @_abc_1.abstractmethod
     def WatchJob(
         self,
         request: _job_service_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
         """Follows a job to its end: a snapshot first, then events and steps, then the final job with `terminal` set.
+        After an event `rolled_back` the steps behind its `to_step` are void, and come again.
         A stream that ends without `terminal` was cut: call again with the last cursor.
         """
 

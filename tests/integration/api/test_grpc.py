@@ -20,7 +20,7 @@ from api.rpc.v1.job_service_pb2_grpc import JobServiceStub
 from jobs import lifecycle
 from jobs.auth import LOCAL, Principal, create_key
 from jobs.db import Database
-from tests.support.attempts import claimed, record_steps, submitted
+from tests.support.attempts import checkpoint, claimed, record_steps, submitted
 from tests.support.grpc_api import message, refusal, stub_at
 from tests.support.http_api import PEPPER, Process, Served
 from tests.support.specs import spec_document
@@ -173,6 +173,7 @@ def test_health_and_reflection(served: Served):
             "GetJob",
             "ListJobs",
             "CancelJob",
+            "ResumeJob",
             "WatchJob",
             "QueryMetrics",
         ]
@@ -202,8 +203,25 @@ def test_with_keys_probes_need_none_and_reflection_does(served: Served, database
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
+def test_a_paused_job_is_resumed(stub: JobServiceStub, database: Database):
+    job_id = submitted(database, LOCAL)
+    held = claimed(database, job_id)
+    record_steps(database, held, 1, 2)
+    lifecycle.record_checkpoint(database, held.lease, checkpoint(2, score=1.5))
+    lifecycle.pause(database, held.lease, stop_reason="guard", message="paused at step 2: a guard")
+    paused = stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=20).job
+    assert (paused.state, paused.stop_reason) == (pb.JOB_STATE_PAUSED, "guard")
+    assert (list(paused.allowed_actions), paused.best_checkpoint_step) == (["cancel", "resume"], 2)
+    for _ in range(2):
+        assert stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=20).job.state == pb.JOB_STATE_QUEUED
+
+
 def _get(stub: JobServiceStub, job_id: str, metadata: Metadata = ()) -> object:
     return stub.GetJob(pb.GetJobRequest(job_id=job_id), metadata=metadata, timeout=20)
+
+
+def _resume(stub: JobServiceStub, job_id: str, metadata: Metadata = ()) -> object:
+    return stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=20, metadata=metadata)
 
 
 def _cancel(stub: JobServiceStub, job_id: str, metadata: Metadata = ()) -> object:
@@ -226,4 +244,4 @@ def _list(stub: JobServiceStub, _job_id: str, metadata: Metadata = ()) -> pb.Lis
     return stub.ListJobs(pb.ListJobsRequest(), metadata=metadata, timeout=20)
 
 
-OF_ONE_JOB = (_get, _cancel, _query, _watch)
+OF_ONE_JOB = (_get, _cancel, _resume, _query, _watch)

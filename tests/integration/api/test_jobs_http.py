@@ -105,6 +105,7 @@ def test_an_id_that_names_nothing_is_not_found(app: App):
     for job_id in ("job_00000000000000000000000000", "nonsense", "%00", "job_%00", "a" * 3000):
         problem(app.get(f"/v1/jobs/{job_id}"), 404, "not_found")
         problem(app.post(f"/v1/jobs/{job_id}/cancel"), 404, "not_found")
+        problem(app.post(f"/v1/jobs/{job_id}/resume"), 404, "not_found")
 
 
 def test_what_no_database_stores_is_refused_before_it(app: App):
@@ -134,3 +135,20 @@ def test_a_finished_job_cannot_be_cancelled(app: App):
     lifecycle.succeed(app.context.db, claimed(app.context.db, job_id).lease)
     document = problem(app.post(f"/v1/jobs/{job_id}/cancel"), 409, "illegal_transition")
     assert (document["state"], document["allowed_actions"]) == ("succeeded", [])
+
+
+def test_a_paused_job_is_resumed_and_asking_again_is_fine(app: App):
+    db = app.context.db
+    job_id = submitted(db, LOCAL)
+    held = claimed(db, job_id)
+    lifecycle.pause(db, held.lease, stop_reason="guard", message="paused at step 0: a guard")
+    paused = app.get(f"/v1/jobs/{job_id}").json()
+    assert (paused["state"], paused["stop_reason"]) == ("paused", "guard")
+    assert paused["allowed_actions"] == ["cancel", "resume"]
+    first, again = app.post(f"/v1/jobs/{job_id}/resume"), app.post(f"/v1/jobs/{job_id}/resume")
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert (again.json()["state"], again.json()["stop_reason"]) == ("queued", None)
+    assert first.headers["etag"] == f'"{first.json()["etag"]}"'
+    app.post(f"/v1/jobs/{job_id}/cancel")
+    document = problem(app.post(f"/v1/jobs/{job_id}/resume"), 409, "illegal_transition")
+    assert document["allowed_actions"] == []

@@ -14,8 +14,8 @@ import pytest
 from jobs import lifecycle
 from jobs.auth import LOCAL
 from jobs.lifecycle import Claim
-from ppo_engine.events import CheckpointSaved
-from tests.support.attempts import claimed, record_steps, started, submitted
+from ppo_engine.events import CheckpointSaved, StepDone
+from tests.support.attempts import claimed, record_steps, sample, started, submitted
 from tests.support.http_api import App
 from tests.support.problem_json import pointers, problem
 
@@ -54,6 +54,21 @@ def test_metrics_are_chosen_by_key_step_and_number(app: App, held: Claim):
     thin = app.get(path, params={"max_points": 2}).json()
     assert thin["downsampled"]
     assert thin["steps"][-1] == 3
+
+
+def test_samples_of_an_evaluation_are_chosen(app: App, held: Claim):
+    path = f"/v1/jobs/{held.lease.job_id}/samples"
+    answers = [sample("train"), sample("test").model_copy(update={"evaluation": True})]
+    lifecycle.record_step(app.context.db, held.lease, StepDone(step=4, scalars={}, samples=answers))
+
+    def responses(**params: str | int) -> list[tuple[str, bool]]:
+        return [(row["response"], row["evaluation"]) for row in app.get(path, params=params).json()["items"]]
+
+    assert responses() == [("train", False), ("test", True)]
+    assert responses(evaluation="true") == [("test", True)]
+    assert responses(evaluation="false") == [("train", False)]
+    assert responses(evaluation="true", step=3) == []
+    problem(app.get(path, params={"evaluation": "perhaps"}), 400, "invalid_argument")
 
 
 def test_metrics_as_csv_say_the_same(app: App, held: Claim):

@@ -17,12 +17,14 @@ from jobs import lifecycle
 from jobs.auth import LOCAL
 from jobs.db import Database
 from jobs.tables import JobMetrics
+from ppo_engine.events import StepDone
 from tests.support.attempts import (
     ERROR,
     claimed,
     give_back,
     record_steps,
     record_steps_and_checkpoint,
+    rolled_back,
     started,
     submitted,
 )
@@ -117,6 +119,36 @@ def test_a_step_repeated_after_a_crash_is_shown_once(served: Served, database: D
         lifecycle.succeed(database, again.lease)
         rest = [short(frame) for frame in stream]
     assert rest == ["requeued", "claimed", "step 5", "succeeded", "end"]
+
+
+def test_steps_that_were_rolled_back_come_again(served: Served, database: Database):
+    job_id = submitted(database, LOCAL)
+    held = claimed(database, job_id)
+    lifecycle.record_step(database, held.lease, StepDone(step=0, scalars={"eval/reward_mean": 0.5}))
+    record_steps_and_checkpoint(database, held, 1, 2)
+    record_steps(database, held, 3, 4)
+    with followed(served, job_id) as stream, stub_at(served.grpc) as stub:
+        seen = [next(stream) for _ in range(9)]
+        told = ["job", "submitted", "claimed", "step 0", "step 1", "step 2", "checkpoint", "step 3", "step 4"]
+        assert [short(frame) for frame in seen] == told
+        assert [frame["id"] for frame in seen[:5]] == ["0", "1", "2", "2.0", "2.1"]
+        calls = stub.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=30)
+        updates = [next(calls) for _ in range(9)]
+        assert [update.cursor.HasField("step") for update in updates[:4]] == [False, False, False, True]
+        lifecycle.record_rollback(database, held.lease, rolled_back(4, 2))
+        # The steps that were seen come again, though they are all there before anybody looks.
+        record_steps(database, held, 3, 5)
+        lifecycle.succeed(database, held.lease)
+        again = ["rolled_back", "step 3", "step 4", "step 5", "succeeded", "end"]
+        assert [short(frame) for frame in stream] == again
+        assert [update.step.step for update in calls if update.WhichOneof("update") == "step"] == [3, 4, 5]
+    for cursor in ("3.4", "3.3"):  # whoever was cut before the rollback
+        with followed(served, job_id, cursor) as stream:
+            assert [short(frame) for frame in stream][1:] == again
+    with stub_at(served.grpc) as stub:
+        rest = list(stub.WatchJob(pb.WatchJobRequest(job_id=job_id, after=pb.Cursor(seq=2, step=0)), timeout=30))
+    steps = [update.step.step for update in rest if update.WhichOneof("update") == "step"]
+    assert steps == [1, 2, 3, 4, 5]
 
 
 def test_a_long_past_is_thinned_and_its_last_step_is_there(served: Served, database: Database):

@@ -46,8 +46,9 @@ def test_a_heartbeat_is_a_comment():
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        (None, (Cursor(0, 0), False)),
-        ("7", (Cursor(7, 0), False)),
+        (None, (Cursor(), False)),
+        ("7", (Cursor(7), False)),
+        ("7.0", (Cursor(7, 0), False)),
         ("7.40", (Cursor(7, 40), False)),
         ("7.40.end", (Cursor(7, 40), True)),
     ],

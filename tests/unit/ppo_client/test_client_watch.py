@@ -22,7 +22,7 @@ def frame(name: str, place: str, data: str) -> str:
     return f"event: {name}\nid: {place}\ndata: {data}\n\n"
 
 
-def snapshot(place: str = "0.0") -> str:
+def snapshot(place: str = "0") -> str:
     return frame("job", place, job_view().model_dump_json())
 
 
@@ -41,16 +41,14 @@ def watched(url: str, **options: object) -> list:
 
 
 def test_a_cut_stream_is_taken_up_behind_the_last_update():
-    first = event_stream(
-        "retry: 3000\n\n", snapshot(), frame("event", "1.0", event_view(1).model_dump_json()), cut=True
-    )
-    second = event_stream(snapshot("1.0"), ": heartbeat\n\n", step(1, "1.1"))
+    first = event_stream("retry: 3000\n\n", snapshot(), frame("event", "1", event_view(1).model_dump_json()), cut=True)
+    second = event_stream(snapshot("1"), ": heartbeat\n\n", step(1, "1.1"))
     third = event_stream(snapshot("1.1"), step(2, "1.2"), END)
     with serve([first, second, third]) as server:
         updates = watched(server.url)
     kinds = [type(update) for update in updates]
     assert kinds == [Snapshot, Happened, Snapshot, Step, Snapshot, Step, End]
-    assert [asked.headers["Last-Event-ID"] for asked in server.asked] == ["0.0", "1.0", "1.1"]
+    assert [asked.headers["Last-Event-ID"] for asked in server.asked] == ["0", "1", "1.1"]
     assert updates[-1].job.state is JobState.SUCCEEDED
 
 
@@ -87,9 +85,32 @@ def test_where_streams_do_not_come_through_the_job_is_polled():
         updates = watched(server.url)
     told = [update for update in updates if not isinstance(update, Snapshot)]
     assert [type(update) for update in told] == [Happened, Step, Step, Happened, End]
-    assert [update.cursor for update in told] == ["1.0", "1.1", "1.2", "2.2", "2.2"]
+    assert [update.cursor for update in told] == ["1", "1.1", "1.2", "2.2", "2.2"]
+    assert "from_step=0" in server.asked[3].path
     assert "after_seq=1" in server.asked[5].path
     assert "from_step=3" in server.asked[6].path
+
+
+def test_polled_steps_come_again_behind_a_rollback():
+    def poll(job, events, steps):
+        page = {"items": [event.model_dump(mode="json") for event in events], "next_page_token": None}
+        return [json_reply(job.model_dump(mode="json")), json_reply(page), json_reply(steps.model_dump(mode="json"))]
+
+    back = event_view(2, type="rolled_back", data={"step": 2, "to_step": 1, "learning_rate_factor": 0.5})
+    redone = metrics_view(2).model_copy(
+        update={"steps": [2], "times": [START.replace(hour=9)], "series": {"env/reward_mean": [0.9]}}
+    )
+    replies = [
+        Reply(200, b"<html>login</html>", {"Content-Type": "text/html"}),
+        *poll(job_view(), [event_view(1)], metrics_view(2)),
+        *poll(ended(), [back], redone),
+        *poll(ended(), [], metrics_view(0)),
+    ]
+    with serve(replies) as server:
+        told = [update for update in watched(server.url) if not isinstance(update, Snapshot)]
+    assert [type(update) for update in told] == [Happened, Step, Step, Happened, Step, End]
+    assert [update.cursor for update in told] == ["1", "1.1", "1.2", "2.1", "2.2", "2.2"]
+    assert "from_step=2" in server.asked[6].path
 
 
 def test_events_survive_any_cut_of_the_bytes_and_line_separators_in_json():
