@@ -57,7 +57,7 @@ def build_trainer(
     )
     identity = _identity(config, origin)
     restored = None if resume is None else checkpoint.load(resume, identity)
-    models = assemble(config.model, origin, restored)
+    models = assemble(config.model, origin, restored, roots)
     language, tokenizer = models.policy.language, models.tokenizer
     prompts = PromptSource(
         load_prompts(config.prompts, roots),

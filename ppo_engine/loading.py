@@ -25,8 +25,8 @@ def load_language_model(source: ModelSource, roots: Sequence[Path]) -> LanguageM
     Raises:
         ModelUnavailable: not found, not a causal model, weights missing or not in safetensors.
     """
-    where, options = _locate(source, roots)
-    model, report = _load(
+    where, options = locate(source, roots)
+    model, report = load_checked(
         lambda: AutoModelForCausalLM.from_pretrained(
             where,
             dtype=torch.float32,
@@ -49,8 +49,8 @@ def load_tokenizer(source: ModelSource, roots: Sequence[Path]) -> PreTrainedToke
     Raises:
         ModelUnavailable: not found.
     """
-    where, options = _locate(source, roots)
-    tokenizer: PreTrainedTokenizerBase = _load(
+    where, options = locate(source, roots)
+    tokenizer: PreTrainedTokenizerBase = load_checked(
         lambda: AutoTokenizer.from_pretrained(where, trust_remote_code=False, **options), where
     )
     return tokenizer
@@ -65,7 +65,7 @@ def locate_adapter(source: ModelSource, roots: Sequence[Path]) -> Path:
     if source.hub is not None:
         files = [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
         hub = source.hub
-        folder = Path(_load(lambda: snapshot_download(hub, revision=source.revision, allow_patterns=files), hub))
+        folder = Path(load_checked(lambda: snapshot_download(hub, revision=source.revision, allow_patterns=files), hub))
     else:
         folder = _resolve(source, roots)
     for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
@@ -74,7 +74,12 @@ def locate_adapter(source: ModelSource, roots: Sequence[Path]) -> Path:
     return folder
 
 
-def _locate(source: ModelSource, roots: Sequence[Path]) -> tuple[str, dict[str, Any]]:
+def locate(source: ModelSource, roots: Sequence[Path]) -> tuple[str, dict[str, Any]]:
+    """Name and options for `from_pretrained`.
+
+    Raises:
+        ModelUnavailable: not found, or not a model's folder.
+    """
     if source.hub is not None:
         return source.hub, {"revision": source.revision} if source.revision else {}
     folder = _resolve(source, roots)
@@ -90,7 +95,8 @@ def _resolve(source: ModelSource, roots: Sequence[Path]) -> Path:
         raise ModelUnavailable(str(error)) from error
 
 
-def _load(load: Callable[[], Any], where: str) -> Any:
+def load_checked(load: Callable[[], Any], where: str) -> Any:
+    """What `load` returns; raises ModelUnavailable with the reason if it cannot."""
     try:
         return load()
     except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:

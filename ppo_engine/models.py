@@ -132,6 +132,11 @@ class Policy(nn.Module):
         with torch.no_grad():
             return self.language.trunk.response_hidden(sequences)
 
+    def checkpoint_critic(self) -> None:
+        """Compute the activations of a critic's own trunk again in the backward pass."""
+        if self._own_trunk is not None:
+            self._own_trunk.checkpoint_layers(True)
+
     def value_parameters(self) -> list[nn.Parameter]:
         """The trainable parameters of the critic that the policy does not share."""
         modules = [self.value_head] if self.critic is None else [self.value_head, self.critic]

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ppo_engine.checkpoint import AVERAGE, MODEL, Restored
-from ppo_engine.config import ModelConfig, ModelSource
+from ppo_engine.checkpoint import AVERAGE, CRITIC, MODEL, Restored
+from ppo_engine.config import ModelConfig, ModelSource, ValueHeadInit
+from ppo_engine.critic import Critic, load_critic, make_critic, save_critic
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.freezing import freeze_lower_layers
 from ppo_engine.loading import load_language_model
@@ -66,6 +67,8 @@ class Models:
         folders: dict[str, Callable[[Path], None]] = {MODEL: self._write}
         if self.average is not None:
             folders[AVERAGE] = partial(self._write_overlaid, self.average)
+        if self.policy.critic is not None:
+            folders[CRITIC] = partial(save_critic, self.policy.critic, self.policy.value_head)
         return folders
 
     def _write(self, folder: Path) -> None:
@@ -97,21 +100,20 @@ class Origin:
         return self.other_reference or self.language
 
 
-def assemble(config: ModelConfig, origin: Origin, restored: Restored | None) -> Models:
+def assemble(config: ModelConfig, origin: Origin, restored: Restored | None, roots: Sequence[Path] = ()) -> Models:
     """Put the networks together on the CPU: new ones, or those of a checkpoint.
 
     Raises:
         InvalidConfig: the models do not fit each other or the spec.
     """
     _check_vocabulary(origin)
-    if config.value.shared is None:
-        raise InvalidConfig("model.value needs `shared`")
+    critic = _critic(config, origin, restored, roots)
     language, adapters = _language(config, origin, restored)
     if config.trainable_layers is not None:
         freeze_lower_layers(language, config.trainable_layers)
     language.trunk.checkpoint_layers(config.gradient_checkpointing)
     return Models(
-        policy=Policy(language, config.value.shared.init).eval(),
+        policy=_policy(config, language, critic),
         reference=_reference(config, origin, language, adapters, restored),
         tokenizer=origin.tokenizer,
         average=None if config.ema_decay is None else _average(language, adapters, restored),
@@ -130,6 +132,25 @@ def load_policy(config: ModelConfig, roots: Sequence[Path]) -> LanguageModel:
     if config.adapter is not None:
         _lora().merge(language.model, config.adapter, roots)
     return language
+
+
+def _critic(config: ModelConfig, origin: Origin, restored: Restored | None, roots: Sequence[Path]) -> Critic | None:
+    """A critic with its own trunk, if there is to be one; made before anything is put into the policy's layers."""
+    if config.value.separate is None:
+        return None
+    if restored is not None:
+        return load_critic(restored.folder / CRITIC)
+    return make_critic(config.value.separate, origin.language, roots)
+
+
+def _policy(config: ModelConfig, language: LanguageModel, critic: Critic | None) -> Policy:
+    if critic is None:
+        init = ValueHeadInit.ZERO if config.value.shared is None else config.value.shared.init
+        return Policy(language, init).eval()
+    policy = Policy(language, ValueHeadInit.ZERO, critic=critic.trunk, head=critic.head)
+    if config.gradient_checkpointing:
+        policy.checkpoint_critic()
+    return policy.eval()
 
 
 def _lora() -> ModuleType:

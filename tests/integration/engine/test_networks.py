@@ -106,6 +106,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "gradient_checkpointing": True,
     },
     "checkpointed": {"gradient_checkpointing": True},
+    "separate critic": {"value": {"separate": {}}},
+    "separate critic, top layer": {"value": {"separate": {"init": "normal"}}, "trainable_layers": 1},
+    "reward model as critic, lora": {"value": {"separate": {"source": {"path": "judge"}}}, "lora": {"rank": 2}},
     "other reference": {"reference": {"source": {"path": "policy"}}},
 }
 
