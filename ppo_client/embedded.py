@@ -68,8 +68,10 @@ def environment(home: Home, addresses: Addresses, model_roots: Sequence[Path]) -
     # This machine has other work too. Threads that wait by spinning for long lose several times over when they do not
     # have the cores to themselves; threads that sleep at once lose a fifth when they have. A short spin loses neither.
     patient = {"GOMP_SPINCOUNT": "20000"}
+    # Whoever runs this may call this machine anyway; a reward server beside the service is the usual case.
+    reachable = {"PPO_REWARD_HOSTS": "localhost,127.0.0.1,::1"}
     return settings.child_environment(
-        patient,
+        patient | reachable,
         {
             "PPO_HOME": str(home.root),
             "PPO_DATABASE_URL": home.database_url,

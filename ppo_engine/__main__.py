@@ -25,6 +25,7 @@ from typing import TextIO
 from pydantic import ValidationError
 
 from ppo_engine.config import TrainConfig, expand_preset
+from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.errors import EngineError, InvalidConfig
 from ppo_engine.events import Event, Failed
 from ppo_engine.rundir import RunDir
@@ -43,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
     faulthandler.register(signal.SIGUSR1)
     pipe = _claim_stdout()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every request, with the whole URL
 
     def emit(event: Event) -> None:
         pipe.write(event.model_dump_json() + "\n")
@@ -72,6 +75,7 @@ def _run(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
         resume=resume,
         threads=arguments.threads,
         prune=not arguments.keep_checkpoints,
+        egress=Egress(arguments.reward_host or (), _token(arguments.reward_token_file)),
     )
     run = Run(config, options, emit)
     _stop_on_signals(run.stop)
@@ -123,6 +127,20 @@ def _read_spec(path: Path) -> TrainConfig:
         raise InvalidConfig(f"{path} is not JSON: {error}") from error
 
 
+def _reward_host(text: str) -> RewardHost:
+    try:
+        return RewardHost.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _token(path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(f"the reward token in {path} cannot be read: {type(error).__name__}") from error
+
+
 def _claim_stdout() -> TextIO:
     """Keep standard output for events: whatever else prints goes to standard error."""
     pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -170,6 +188,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--root", type=Path, action="append", metavar="DIR", help="where paths in SPEC resolve (repeatable)"
+    )
+    run.add_argument(
+        "--reward-host",
+        type=_reward_host,
+        action="append",
+        metavar="HOST[:PORT]",
+        help="a reward server that may be called although its address is not public (repeatable)",
+    )
+    run.add_argument(
+        "--reward-token-file", type=Path, metavar="FILE", help="bearer token for the hosts named by --reward-host"
     )
     run.add_argument("--attempt", type=int, default=1, metavar="N", help="number that marks this attempt's files")
     run.add_argument("--threads", type=int, metavar="N", help="CPU threads")

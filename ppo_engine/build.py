@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ppo_engine import checkpoint
 from ppo_engine.config import TrainConfig, cross_checks
+from ppo_engine.egress import NO_HOST_ALLOWED, Egress
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.evaluation import Evaluator
 from ppo_engine.events import Phase
@@ -38,6 +39,7 @@ def build_trainer(
     *,
     roots: Sequence[Path],
     on_phase: Callable[[Phase], None],
+    egress: Egress = NO_HOST_ALLOWED,
     resume: Path | None = None,
 ) -> tuple[Trainer, dict[str, Any]]:
     """Load everything a run needs, and restore a checkpoint if one is given.
@@ -74,7 +76,7 @@ def build_trainer(
         accelerator,
         models.to(device),
         prompts,
-        build_scorer(config.rewards, roots=roots, device=device),
+        build_scorer(config.rewards, roots=roots, device=device, egress=egress),
         on_phase,
         _evaluator(config, tokenizer, roots),
         texts=_texts(config, language, tokenizer, roots),

@@ -79,6 +79,14 @@ class RewardUnavailable(RewardFailed):
     suggestion = "Check the reward server; the run goes on from its last checkpoint when it is tried again."
 
 
+class RewardHostForbidden(EngineError):
+    """A reward server where the operator does not let workers call."""
+
+    code = "reward_host_forbidden"
+    category = Category.USER
+    suggestion = "Use a public address, or ask the operator to allow the host (PPO_REWARD_HOSTS, --reward-host)."
+
+
 class NonFinite(EngineError):
     """A loss, score, advantage or gradient is not finite; the weights were left as they were."""
 

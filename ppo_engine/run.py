@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from ppo_engine import checkpoint, runtime
 from ppo_engine.build import build_trainer
 from ppo_engine.config import GuardAction, TrainConfig
+from ppo_engine.egress import Egress
 from ppo_engine.errors import CheckpointCorrupt, GuardStopped, NonFinite
 from ppo_engine.events import (
     CheckpointSaved,
@@ -48,6 +49,8 @@ class RunOptions:
     threads: int | None = None
     prune: bool = True
     """Keep only the newest checkpoints; off where a service prunes by its own records."""
+    egress: Egress = field(default_factory=Egress)
+    """Which reward servers may be called."""
 
 
 class Run:
@@ -81,7 +84,12 @@ class Run:
         """Make the trainer, anew or from a checkpoint, and open the journal behind its step."""
         self._enter(Phase.LOADING)
         self.trainer, self.identity = build_trainer(
-            self.config, self.accelerator, roots=self.options.roots, on_phase=self._enter, resume=resume
+            self.config,
+            self.accelerator,
+            roots=self.options.roots,
+            egress=self.options.egress,
+            on_phase=self._enter,
+            resume=resume,
         )
         self.step = self.trainer.step
         self.journal = Journal(self.options.out, self.config.logging, self.step, resumed=resume is not None)

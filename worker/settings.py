@@ -6,11 +6,14 @@ import os
 import socket
 import sys
 import uuid
-from typing import Annotated, Self
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-from pydantic import Field, SecretStr, StringConstraints, model_validator
+from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
+from pydantic_settings import NoDecode
 
 from jobs.settings import DomainSettings
+from ppo_engine.egress import RewardHost
 from ppo_engine.rundir import RunDir
 
 _ENGINE_ENV = frozenset(
@@ -78,8 +81,25 @@ class WorkerSettings(DomainSettings):
     """Program that trains, as a JSON list. Default: `python -m ppo_engine`."""
     engine_threads: int | None = Field(None, ge=1)
     """CPU threads of one engine. Default: the machine's cores divided by the slots."""
+    reward_hosts: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    """Reward servers at addresses that are not public and that specs may name all the same: `HOST` or `HOST:PORT`,
+    comma separated. `ppo up` allows this machine's loopback."""
+    reward_token_file: Path | None = None
+    """File with a bearer token for the hosts in reward_hosts; no other host ever gets it."""
     engine_log_bytes: int = Field(64 * 2**20, ge=4096)
     """Size at which an engine's log is rotated; one older part is kept."""
+
+    @field_validator("reward_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("reward_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+        for host in hosts:
+            RewardHost.parse(host)
+        return hosts
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -114,8 +134,21 @@ class WorkerSettings(DomainSettings):
         """The command line of an engine."""
         resume = ["--resume", str(run_dir.root / checkpoint)] if checkpoint else []
         roots = [part for root in self.model_roots for part in ("--root", str(root))]
+        hosts = [part for host in self.reward_hosts for part in ("--reward-host", host)]
+        token = ["--reward-token-file", str(self.reward_token_file.resolve())] if self.reward_token_file else []
         how = ["--attempt", str(attempt), "--threads", str(threads), "--keep-checkpoints"]
-        return [*self.engine_command, "run", str(run_dir.spec), "--out", str(run_dir.root), *how, *resume, *roots]
+        return [
+            *self.engine_command,
+            "run",
+            str(run_dir.spec),
+            "--out",
+            str(run_dir.root),
+            *how,
+            *resume,
+            *roots,
+            *hosts,
+            *token,
+        ]
 
     def engine_env(self, threads: int) -> dict[str, str]:
         """The environment of an engine: nothing of the service's own, so no database or broker credentials."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
 
@@ -123,13 +124,21 @@ class ModelReward(Config):
     batch_size: int = Field(32, ge=1, le=4096, description="Texts scored at once.")
 
 
+def _host(url: str) -> str:
+    parts = urlsplit(url)
+    if not parts.hostname or parts.port == 0:  # a port beyond 65535 raises ValueError by itself
+        raise ValueError("a URL needs a host, and a port above 0 if it has one")
+    return url
+
+
+ServerURL = Annotated[str, StringConstraints(pattern=r"^https?://[^\s@]+$", max_length=2048), AfterValidator(_host)]
+
+
 class HTTPReward(Config):
     """A reward server: POST {"prompts": […], "responses": […], "records": […]} answers {"scores": […]}."""
 
-    url: str = Field(
-        pattern=r"^https?://[^\s@]+$",
-        max_length=2048,
-        description="Where to post. The operator decides which hosts a worker may call.",
+    url: ServerURL = Field(
+        description="Where to post. A host whose address is not public must be one that the operator allows.",
     )
     batch_size: int = Field(32, ge=1, le=4096, description="Responses per request.")
     concurrency: int = Field(4, ge=1, le=64, description="Requests under way at once.")

@@ -71,6 +71,14 @@ def test_waiting_threads_spin_briefly_unless_the_user_wants_otherwise(tmp_path, 
     assert environment(*where)["GOMP_SPINCOUNT"] == "7"
 
 
+def test_reward_servers_on_this_machine_are_allowed_unless_the_user_wants_otherwise(tmp_path, monkeypatch):
+    where = Home(tmp_path), Addresses("127.0.0.1", 1, 2), []
+    monkeypatch.delenv("PPO_REWARD_HOSTS", raising=False)
+    assert environment(*where)["PPO_REWARD_HOSTS"].split(",") == ["localhost", "127.0.0.1", "::1"]
+    monkeypatch.setenv("PPO_REWARD_HOSTS", "judge:8765")
+    assert environment(*where)["PPO_REWARD_HOSTS"] == "judge:8765"
+
+
 def test_restarts_are_slower_each_time_and_end():
     budget = RestartBudget(limit=5, window_seconds=60)
     assert [budget.next_pause(now) for now in range(6)] == [0.5, 1.0, 2.0, 4.0, 8.0, None]

@@ -67,6 +67,27 @@ def test_the_engines_command_line(tmp_path: Path) -> None:
     assert "--resume" not in settings.engine_arguments(run_dir, attempt=1, checkpoint=None, threads=2)
 
 
+def test_reward_hosts_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PPO_REWARD_HOSTS", "localhost, judge:8765,::1,")
+    monkeypatch.setenv("PPO_REWARD_TOKEN_FILE", str(tmp_path / "token"))
+    run_dir = RunDir(tmp_path / "runs" / "job_1")
+    command = WorkerSettings().engine_arguments(run_dir, attempt=1, checkpoint=None, threads=2)
+    hosts = [command[i + 1] for i, part in enumerate(command) if part == "--reward-host"]
+    assert hosts == ["localhost", "judge:8765", "::1"]
+    assert command[command.index("--reward-token-file") + 1] == str(tmp_path / "token")
+
+
+def test_without_settings_no_reward_host_is_named(tmp_path: Path) -> None:
+    command = WorkerSettings().engine_arguments(RunDir(tmp_path), attempt=1, checkpoint=None, threads=2)
+    assert not [part for part in command if part.startswith("--reward")]
+
+
+def test_a_reward_host_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPO_REWARD_HOSTS", "http://judge/")
+    with pytest.raises(ValidationError, match="is not HOST or HOST:PORT"):
+        WorkerSettings()
+
+
 def test_the_advertised_host(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WorkerSettings().advertised_host == "127.0.0.1"
     monkeypatch.setattr("socket.gethostname", lambda: "node7")
