@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,8 +50,8 @@ class Sequences:
 
     def to(self, device: torch.device) -> Sequences:
         """The same on a device."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Sequences(**{name: None if tensor is None else tensor.to(device) for name, tensor in given.items()})
+        tensors: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Sequences(**{name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()})
 
 
 def make_sequences(

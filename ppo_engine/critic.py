@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -38,7 +38,7 @@ def make_critic(config: SeparateValue, language: LanguageModel, roots: Sequence[
         InvalidConfig: it is no critic for this policy.
     """
     if config.source is None:
-        trunk = copy.deepcopy(language.trunk.model)
+        trunk: Any = copy.deepcopy(language.trunk.model)
         return Critic(trunk.requires_grad_(True), new_value_head(language.head.hidden_size, config.init))
     name = config.source.path or config.source.hub
     where, options = locate(config.source, roots)
@@ -49,7 +49,8 @@ def make_critic(config: SeparateValue, language: LanguageModel, roots: Sequence[
         trunk, head = _trunk(config.source, roots), None
         if (Path(where) / HEAD).is_file():
             head = _stored_head(Path(where))
-    theirs, ours = trunk.get_input_embeddings().weight.shape[0], language.head.vocabulary
+    embeddings: Any = trunk.get_input_embeddings()
+    theirs, ours = embeddings.weight.shape[0], language.head.vocabulary
     if theirs != ours:
         raise InvalidConfig(f"model.value.separate: `{name}` has a vocabulary of {theirs}, the policy one of {ours}")
     width = _check_causal(trunk, str(name))
@@ -83,11 +84,11 @@ def _reward_model(source: ModelSource, roots: Sequence[Path]) -> tuple[PreTraine
         nn.init.zeros_(head.bias)
         if score.bias is not None:
             head.bias.copy_(score.bias)
-    trunk: PreTrainedModel = model.base_model
+    trunk: Any = model.base_model
     return trunk, head
 
 
-def _loaded(kind: type, source: ModelSource, roots: Sequence[Path]) -> PreTrainedModel:
+def _loaded(kind: Any, source: ModelSource, roots: Sequence[Path]) -> PreTrainedModel:
     where, options = locate(source, roots)
     fixed = {"dtype": torch.float32, "use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
     model, report = load_checked(lambda: kind.from_pretrained(where, **fixed, **options), where)

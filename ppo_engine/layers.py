@@ -88,7 +88,8 @@ def _has_cache(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
 
 
 def _layer_list(model: nn.Module) -> list[nn.Module]:
-    wanted = int(model.config.get_text_config().num_hidden_layers)
+    config: Any = model.config
+    wanted = int(config.get_text_config().num_hidden_layers)
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == wanted and _alike(m)]
     if len(lists) != 1:
         raise InvalidConfig(f"{type(model).__name__} has no known list of {wanted} decoder layers")

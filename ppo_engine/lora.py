@@ -42,7 +42,7 @@ class Adapters:
         self._config = LoraConfig(
             task_type="CAUSAL_LM",
             r=config.rank,
-            lora_alpha=config.alpha,
+            lora_alpha=config.alpha,  # type: ignore[arg-type] # it only divides
             target_modules=config.target_modules or "all-linear",
             lora_dropout=0.0,
             fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
@@ -67,7 +67,7 @@ class Adapters:
         self._config.inference_mode = True  # what every reader but us wants it for
         if not isinstance(self._config.target_modules, str):
             self._config.target_modules = sorted(self._config.target_modules or [])
-        self._config.save_pretrained(folder)
+        self._config.save_pretrained(str(folder))
 
     def read(self, folder: Path) -> dict[str, Tensor]:
         """The values in a folder that `save` wrote, by the names they have in the model."""
@@ -113,7 +113,7 @@ def merge(model: PreTrainedModel, source: ModelSource, roots: Sequence[Path]) ->
     folder = locate_adapter(source, roots)
     name = source.path or source.hub
     try:
-        config = PeftConfig.from_pretrained(folder)
+        config = PeftConfig.from_pretrained(str(folder))
         values = load_file(folder / ADAPTER_WEIGHTS)
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise ModelUnavailable(f"the adapter `{name}` cannot be read: {_first_line(error)}") from error
