@@ -14,7 +14,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ppo_engine import checkpoint
-from ppo_engine.config import TrainConfig, cross_checks
+from ppo_engine.config import ModelConfig, TrainConfig, cross_checks
+from ppo_engine.conversion import without_gguf
 from ppo_engine.egress import NO_HOST_ALLOWED, Egress
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.evaluation import Evaluator
@@ -41,8 +42,12 @@ def build_trainer(
     on_phase: Callable[[Phase], None],
     egress: Egress = NO_HOST_ALLOWED,
     resume: Path | None = None,
+    scratch: Path | None = None,
 ) -> tuple[Trainer, dict[str, Any]]:
     """Load everything a run needs, and restore a checkpoint if one is given.
+
+    Args:
+        scratch: where GGUF files are converted; without it they cannot be used.
 
     Returns:
         The trainer, and the run's identity for its checkpoints.
@@ -52,14 +57,17 @@ def build_trainer(
     """
     _require_sound(config)
     seed_everything(config.seed)
+    folders = roots if scratch is None else [*roots, scratch]
+    model = without_gguf(config.model, roots, scratch)
     origin = Origin(
-        language=load_policy(config.model, roots),
-        tokenizer=load_tokenizer(config.model.policy, roots),
-        other_reference=_other_reference(config, roots),
+        source=config.model.policy,
+        language=load_policy(model, folders),
+        tokenizer=load_tokenizer(model.policy, folders),
+        other_reference=_other_reference(model, folders),
     )
     identity = _identity(config, origin)
     restored = None if resume is None else checkpoint.load(resume, identity)
-    models = assemble(config.model, origin, restored, roots)
+    models = assemble(model, origin, restored, folders)
     language, tokenizer = models.policy.language, models.tokenizer
     prompts = PromptSource(
         load_prompts(config.prompts, roots),
@@ -113,8 +121,8 @@ def _require_sound(config: TrainConfig) -> None:
         raise InvalidConfig("; ".join(broken))
 
 
-def _other_reference(config: TrainConfig, roots: Sequence[Path]) -> LanguageModel | None:
-    wanted = config.model.reference
+def _other_reference(config: ModelConfig, roots: Sequence[Path]) -> LanguageModel | None:
+    wanted = config.reference
     if wanted is None or wanted.source is None:
         return None
     return load_language_model(wanted.source, roots).requires_grad_(False)

@@ -87,6 +87,8 @@ class Models:
 class Origin:
     """What a run starts from, whether it is resumed or not."""
 
+    source: ModelSource
+    """What the spec calls the policy."""
     language: LanguageModel
     """The policy before training."""
     tokenizer: PreTrainedTokenizerBase
@@ -162,7 +164,7 @@ def _lora() -> ModuleType:
 def _language(config: ModelConfig, origin: Origin, restored: Restored | None) -> tuple[LanguageModel, Adapters | None]:
     if config.lora is None:
         return origin.language if restored is None else _folder_model(restored.model), None
-    adapters: Adapters = _lora().Adapters(origin.language.model, config.lora, config.policy)
+    adapters: Adapters = _lora().Adapters(origin.language.model, config.lora, origin.source)
     if restored is not None:
         adapters.load(restored.model)
     return origin.language, adapters

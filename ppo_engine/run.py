@@ -90,6 +90,7 @@ class Run:
             egress=self.options.egress,
             on_phase=self._enter,
             resume=resume,
+            scratch=self.options.out.converted,
         )
         self.step = self.trainer.step
         self.journal = Journal(self.options.out, self.config.logging, self.step, resumed=resume is not None)

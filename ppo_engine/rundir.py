@@ -4,11 +4,15 @@ spec.json                          the resolved spec
 engine-<attempt>.log               standard error of one attempt
 samples.jsonl                      one line per stored response
 tensorboard/                       event files
+converted/                         models made from GGUF files
 inspection/step-00000010-3/        what step 10 of attempt 3 worked on, if its numbers were not finite
 checkpoints/step-00000010-3/       step 10, written by attempt 3
     manifest.json                  sizes and sha256 of all files
-    model/                         the policy: a Hugging Face folder with its tokenizer
+    model/                         the policy: a Hugging Face folder or PEFT adapter, with its tokenizer
+    ema/                           its moving average, likewise, if the run keeps one
+    critic/                        a critic with its own trunk: a Hugging Face folder and value_head.safetensors
     value.safetensors  optimizer.safetensors  rng.safetensors  state.json
+    reference.safetensors          a reference that was reset
 """
 
 from __future__ import annotations
@@ -43,6 +47,11 @@ class RunDir:
     @property
     def tensorboard(self) -> Path:
         return self.root / "tensorboard"
+
+    @property
+    def converted(self) -> Path:
+        """Models that were made from GGUF files."""
+        return self.root / "converted"
 
     @property
     def checkpoints(self) -> Path:

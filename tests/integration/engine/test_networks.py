@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ppo_engine.overlay import OverlaidReference, trained_tensors
 from ppo_engine.rundir import RunDir
 from ppo_engine.trainer import Trainer
 from ppo_engine.training_state import capture
+from tests.support.gguf_files import new_model, write_gguf
 from tests.support.tiny_models import tiny_classifier, tiny_gpt2, tiny_llama
 
 pytestmark = pytest.mark.slow
@@ -30,6 +32,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_llama(root / "policy", num_hidden_layers=3)
     tiny_gpt2(root / "gpt2")
     tiny_classifier(root / "judge")
+    write_gguf(root / "m.gguf", new_model(root))
     sft = LoRAConfig(rank=2, target_modules=["q_proj", "v_proj"])
     policy = load_language_model(ModelSource(path="policy"), [root]).model
     adapters = Adapters(policy, sft, ModelSource(path="policy"))
@@ -60,7 +63,14 @@ class Runs:
         self.accelerator = runtime.start(wanted.resources, threads=1)
 
     def start(self, resume: Path | None = None) -> tuple[Trainer, dict[str, Any]]:
-        return build_trainer(self.config, self.accelerator, roots=[self.root], on_phase=lambda _: None, resume=resume)
+        return build_trainer(
+            self.config,
+            self.accelerator,
+            roots=[self.root],
+            on_phase=lambda _: None,
+            resume=resume,
+            scratch=self.out.converted,
+        )
 
     def save(self, trainer: Trainer, identity: dict[str, Any]) -> Path:
         values, tensors = capture(trainer)
@@ -109,6 +119,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "separate critic": {"value": {"separate": {}}},
     "separate critic, top layer": {"value": {"separate": {"init": "normal"}}, "trainable_layers": 1},
     "reward model as critic, lora": {"value": {"separate": {"source": {"path": "judge"}}}, "lora": {"rank": 2}},
+    "gguf, lora": {"policy": {"path": "m.gguf"}, "lora": {"rank": 2}},
     "other reference": {"reference": {"source": {"path": "policy"}}},
 }
 
@@ -193,3 +204,10 @@ def test_gradient_checkpointing_changes_no_weight(models: Path, tmp_path: Path) 
     plain = everything(trained(models, tmp_path / "plain", KINDS["full"], lambda *_: None))
     again = everything(trained(models, tmp_path / "again", KINDS["checkpointed"], lambda *_: None))
     assert all(torch.equal(again[name], plain[name]) for name in plain)
+
+
+def test_an_adapter_names_its_base_as_the_spec_does(models: Path, tmp_path: Path) -> None:
+    runs = Runs(config(KINDS["gguf, lora"]), models, tmp_path)
+    saved = runs.save(*runs.start())
+    assert json.loads((saved / "model/adapter_config.json").read_text())["base_model_name_or_path"] == "m.gguf"
+    assert not [path for path in saved.rglob("*.json") if str(tmp_path) in path.read_text()]

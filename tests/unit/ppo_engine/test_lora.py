@@ -132,7 +132,8 @@ def models_of(root: Path, **changes: Any) -> Models:
         {"policy": {"path": "policy"}, "adapter": {"path": "sft"}, "lora": {"rank": 2}} | changes
     )
     language = load_policy(config, [root])
-    return assemble(config, Origin(language=language, tokenizer=byte_tokenizer(), other_reference=None), None)
+    origin = Origin(source=BASE, language=language, tokenizer=byte_tokenizer(), other_reference=None)
+    return assemble(config, origin, None)
 
 
 @torch.no_grad()
