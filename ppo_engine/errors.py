@@ -141,3 +141,23 @@ class DeviceUnavailable(EngineError):
     code = "device_unavailable"
     category = Category.CAPACITY
     suggestion = "Use resources.device `auto`, or a queue whose workers have the device."
+
+
+class WandbUnavailable(EngineError):
+    """Weights & Biases is asked for and cannot be used here."""
+
+    code = "wandb_unavailable"
+    category = Category.USER
+    suggestion = (
+        "Install the extra `wandb` where the engine runs, and give the worker's environment WANDB_API_KEY (logging."
+        "wandb.mode `offline` needs none); or leave logging.wandb out."
+    )
+
+
+class WandbUnreachable(WandbUnavailable):
+    """The server of Weights & Biases does not answer."""
+
+    code = "wandb_unreachable"
+    category = Category.INFRA
+    retryable = True
+    suggestion = "Use logging.wandb.mode `offline`; `wandb sync` sends the run later."

@@ -87,9 +87,9 @@ def verdict(seen: Seen) -> Verdict:
     """
     if isinstance(seen.final, Finished) and seen.reason is not Reason.PROTOCOL:
         if seen.final.outcome is Outcome.COMPLETED:
-            return _saved(seen, seen.final, Ending.SUCCEED, seen.final.reason or "completed")
+            return _completed(seen, seen.final)
         if seen.final.outcome is Outcome.PAUSED and seen.reason is not Reason.CANCEL:
-            return _saved(seen, seen.final, Ending.PAUSE, seen.final.reason or "guard")
+            return Verdict(Ending.PAUSE, stop_reason=_reason(seen.final, "guard"), message=_explained(seen, seen.final))
     match seen.reason:
         case Reason.FENCED | Reason.SHUTDOWN:
             return Verdict(Ending.RELEASE)
@@ -115,21 +115,27 @@ def start_failed(error: OSError, attempt: int) -> Verdict:
     )
 
 
-def _saved(seen: Seen, final: Finished, ending: Ending, stop_reason: str) -> Verdict:
-    """An end that needs a checkpoint of the last step: the result, or what the run goes on from."""
-    if seen.saved_step != final.step:
-        message = f"The engine {final.outcome} at step {final.step} without a saved checkpoint of it."
-        return Verdict(Ending.FAIL, _error(seen, "engine_protocol", Category.INTERNAL, message))
-    return Verdict(ending, stop_reason=stop_reason[:_MAX_REASON_CHARS], message=_explained(seen, final, stop_reason))
+def _completed(seen: Seen, final: Finished) -> Verdict:
+    if seen.saved_step == final.step:
+        reason = _reason(final, "completed")
+        return Verdict(Ending.SUCCEED, stop_reason=reason, message=_explained(seen, final) if final.reason else "")
+    message = f"The engine completed step {final.step} without a saved checkpoint of it."
+    return Verdict(Ending.FAIL, _error(seen, "engine_protocol", Category.INTERNAL, message))
 
 
-def _explained(seen: Seen, final: Finished, stop_reason: str) -> str:
-    """Why a run ended before its last step, for people; empty where it did not."""
-    if final.outcome is Outcome.COMPLETED and final.reason is None:
-        return ""
-    why = seen.guard.rule if stop_reason == "guard" and seen.guard is not None else stop_reason
+def _reason(final: Finished, default: str) -> str:
+    return (final.reason or default)[:_MAX_REASON_CHARS]
+
+
+def _explained(seen: Seen, final: Finished) -> str:
+    """Why a run ended before its last step, for people."""
+    reason = _reason(final, "guard")
+    why = seen.guard.rule if reason == "guard" and seen.guard is not None else reason
     verb = "paused" if final.outcome is Outcome.PAUSED else "ended early"
-    return f"{verb} at step {final.step}: {why}"
+    # A pause at numbers that are not finite has no checkpoint of its own: the run goes on from the one before.
+    behind = final.outcome is Outcome.PAUSED and seen.saved_step != final.step
+    back = f"; it goes on from step {seen.saved_step or 0}" if behind else ""
+    return f"{verb} at step {final.step}: {why}{back}"
 
 
 def _ended_by_us(seen: Seen, reason: Reason) -> Verdict:

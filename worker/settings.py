@@ -21,14 +21,14 @@ _ENGINE_ENV = frozenset(
         "PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHASHSEED",
         "LD_LIBRARY_PATH", "LD_PRELOAD", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
         "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
-        "XDG_CACHE_HOME",
+        "XDG_CACHE_HOME", "WANDB_API_KEY", "WANDB_BASE_URL",
     }
 )  # fmt: skip
 _ENGINE_ENV_PREFIXES = (
     "LC_", "CUDA_", "NVIDIA_", "NCCL_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "TORCH", "PYTORCH_",
     "ACCELERATE_", "OMP_", "MKL_", "OPENBLAS_", "CUBLAS_", "TRITON_",
 )  # fmt: skip
-_SECRET_ENV = ("HF_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_HUB_TOKEN")
+_SECRET_ENV = ("HF_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_HUB_TOKEN", "WANDB_API_KEY")
 
 Seconds = Annotated[float, Field(gt=0)]
 

@@ -100,12 +100,7 @@ CASES: list[tuple[str, dict[str, Any], Ending, str]] = [
         Ending.CANCEL,
         "",
     ),
-    (
-        "a pause without its checkpoint",
-        {"exit": CODE_0, "final": PAUSED, "saved_step": 4},
-        Ending.FAIL,
-        "engine_protocol",
-    ),
+    ("a pause behind its checkpoint", {"exit": CODE_0, "final": PAUSED, "saved_step": 4}, Ending.PAUSE, ""),
     (
         "garbage after a pause",
         {"exit": KILLED, "final": PAUSED, "saved_step": 5, "reason": Reason.PROTOCOL},
@@ -161,3 +156,8 @@ def test_an_engine_that_cannot_be_started_is_tried_again() -> None:
 def test_an_end_before_the_last_step_says_why(final: Finished, stop_reason: str, message: str) -> None:
     judged = verdict(Seen(attempt=1, exit=CODE_0, final=final, guard=GUARD, saved_step=5))
     assert (judged.stop_reason, judged.message) == (stop_reason, message)
+
+
+def test_a_pause_behind_its_checkpoint_says_where_it_goes_on() -> None:
+    judged = verdict(Seen(attempt=1, exit=CODE_0, final=PAUSED, guard=GUARD, saved_step=4))
+    assert judged.message == "paused at step 5: objective/kl above 25 for 3 steps; it goes on from step 4"
