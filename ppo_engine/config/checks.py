@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from ppo_engine.config.algorithm import KLPenalty, KLPlacement
 from ppo_engine.config.base import Config
-from ppo_engine.config.rewards import RULES, RewardComponent
+from ppo_engine.config.rewards import RULES, RULES_WITH_ANSWERS, RewardComponent
 from ppo_engine.config.run import GuardAction
 from ppo_engine.config.train import TrainConfig
 from ppo_engine.stats import Better, scalar_metric
@@ -117,6 +117,10 @@ def _rewards(config: TrainConfig) -> Iterator[CrossCheck]:
             yield CrossCheck(loc=(*loc, "name"), code="duplicate_name", detail=detail)
         seen.add(component.name)
         yield from _rule(component, (*loc, "rule"))
+        yield from _answers(config, component, (*loc, "rule"))
+        if component.model is not None and component.model.chat and not component.model.include_prompt:
+            detail = "must be true with `chat`: a template answers somebody"
+            yield CrossCheck(loc=(*loc, "model", "include_prompt"), code="chat_without_prompt", detail=detail)
     if all(component.shadow for component in config.rewards):
         detail = "every reward is a shadow: nothing is left to train on"
         yield CrossCheck(loc=("rewards",), code="only_shadows", detail=detail)
@@ -136,6 +140,19 @@ def _rule(component: RewardComponent, loc: tuple[str | int, ...]) -> Iterator[Cr
         fields = tuple(params.model_fields)
         for e in error.errors():
             yield CrossCheck(loc=(*loc, "params", *e["loc"]), code=e["type"], detail=e["msg"], allowed=fields)
+
+
+def _answers(config: TrainConfig, component: RewardComponent, loc: tuple[str | int, ...]) -> Iterator[CrossCheck]:
+    """Rules that compare with something in the prompt's JSON line need prompts that have such lines."""
+    if component.rule is None or component.rule.name not in RULES_WITH_ANSWERS:
+        return
+    sets = {"prompts": config.prompts}
+    if config.evaluation is not None:
+        sets["evaluation.prompts"] = config.evaluation.prompts
+    for name, prompts in sets.items():
+        if prompts.file is None or not prompts.file.path.endswith(".jsonl"):
+            detail = f"`{component.rule.name}` needs answers: {name} must be a `file` of JSON lines (.jsonl)"
+            yield CrossCheck(loc=loc, code="answers_needed", detail=detail)
 
 
 def _metrics(config: TrainConfig) -> Iterator[CrossCheck]:

@@ -103,6 +103,9 @@ RULES: dict[str, type[Config]] = {
 }
 """Name of every built-in rule and the model of its parameters."""
 
+RULES_WITH_ANSWERS = frozenset({"exact", "numeric", "reasoning_gym"})
+"""Rules that read the prompt's JSON line."""
+
 
 class RuleReward(Config):
     """A built-in scoring rule."""
@@ -119,7 +122,8 @@ class ModelReward(Config):
     include_prompt: bool = Field(True, description="Score prompt and response, or the response alone.")
     chat: bool = Field(
         False,
-        description="Put prompt and response into the reward model's own chat template, as user and assistant.",
+        description="Put prompt and response into the reward model's own chat template, as user and assistant. Of a "
+        "prompt that is a list of messages, the last one.",
     )
     batch_size: int = Field(32, ge=1, le=4096, description="Texts scored at once.")
 

@@ -166,6 +166,25 @@ def test_unknown_rules_and_their_parameters_get_the_nearest() -> None:
     assert "bad pattern: missing )" in found["/rewards/3/rule/params/pattern"].detail
 
 
+LINES, PLAIN = {"file": {"path": "sums.jsonl"}}, {"file": {"path": "sums.txt"}}
+
+
+@pytest.mark.parametrize("rule", [{"name": "exact"}, {"name": "numeric"}])
+def test_rules_with_answers_need_prompts_that_have_them(rule: dict[str, Any]) -> None:
+    rewards = [{"name": "a", "rule": rule}]
+    assert codes(spec_document(rewards=rewards)) == {"/rewards/0/rule": "answers_needed"}
+    assert codes(spec_document(rewards=rewards, prompts=PLAIN)) == {"/rewards/0/rule": "answers_needed"}
+    assert parse_spec(spec_document(rewards=rewards, prompts=LINES)).rewards[0].rule is not None
+    unanswered = spec_document(rewards=rewards, prompts=LINES, evaluation={"prompts": {"inline": ["x"]}})
+    assert codes(unanswered) == {"/rewards/0/rule": "answers_needed"}
+
+
+def test_a_chat_reward_model_sees_the_prompt() -> None:
+    model = {"source": {"path": "judge"}, "chat": True, "include_prompt": False}
+    found = codes(spec_document(rewards=[{"name": "a", "model": model}]))
+    assert found == {"/rewards/0/model/include_prompt": "chat_without_prompt"}
+
+
 # --- all at once --------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from ppo_engine.config import ModelReward, RewardComponent
-from ppo_engine.errors import ModelUnavailable, RewardFailed
+from ppo_engine.errors import InvalidConfig, ModelUnavailable, RewardFailed
 from ppo_engine.rewards import Exchange, RewardFn, build_scorer
 from ppo_engine.rewards.model import load_reward_model
 from tests.support.exchanges import exchange
@@ -156,3 +156,61 @@ def test_a_damaged_folder_is_unavailable(tmp_path: Path, damage: str) -> None:
         save_file(tensors | {"score.weight": torch.zeros(1, 3)}, weights, metadata={"format": "pt"})
     with pytest.raises(ModelUnavailable, match="reward model `rm`"):
         load(tmp_path)
+
+
+TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}<|end|>{% endfor %}"
+
+
+def with_template(folder: Path, template: str = TEMPLATE) -> Path:
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": template}))
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    return folder
+
+
+def test_chat_uses_the_reward_models_own_template(tmp_path: Path) -> None:
+    with_template(tiny_classifier(tmp_path / "rm"))
+    scores = load(tmp_path, chat=True)(pairs(["Hi", "Who?"], ["Ho, and more.", ""]))
+    expected = [
+        alone(tmp_path, "<user>Hi<|end|><assistant>Ho, and more.<|end|>"),
+        alone(tmp_path, "<user>Who?<|end|><assistant><|end|>"),
+    ]
+    assert scores == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_template_writes_its_special_tokens_itself(tmp_path: Path) -> None:
+    """A tokenizer that puts [CLS] and [SEP] around every text must not put them around a finished template."""
+    folder = with_template(tiny_classifier(tmp_path / "rm"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    special = {"id": "<|pad|>", "ids": [257], "tokens": ["<|pad|>"]}
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<|pad|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<|pad|>": special},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (plain,) = load(tmp_path)(pairs(["Hi"], ["Ho"]))
+    assert plain == pytest.approx(alone(tmp_path, "<|pad|>HiHo"), abs=1e-5)
+    (chat,) = load(tmp_path, chat=True)(pairs(["Hi"], ["Ho"]))
+    assert chat == pytest.approx(alone(tmp_path, "<user>Hi<|end|><assistant>Ho<|end|>"), abs=1e-5)
+
+
+def test_chat_without_a_template_is_refused_with_the_reason(tmp_path: Path) -> None:
+    tiny_classifier(tmp_path / "rm")
+    with pytest.raises(InvalidConfig, match="reward model `rm` has no chat template of its own"):
+        load(tmp_path, chat=True)
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ raise_exception('no assistants') }}", "fails: no assistants"),
+        ("{% if", "fails"),
+        ("{{ messages[0]['content'] }}", "leaves out the prompt or the response"),
+    ],
+)
+def test_a_template_that_does_not_work_is_found_at_once(tmp_path: Path, template: str, reason: str) -> None:
+    with_template(tiny_classifier(tmp_path / "rm"), template)
+    with pytest.raises(ModelUnavailable, match=reason):
+        load(tmp_path, chat=True)
