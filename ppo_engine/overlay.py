@@ -73,7 +73,9 @@ class Overlay:
     @torch.no_grad()
     def replace(self, values: Mapping[str, Tensor]) -> None:
         """Take over a copy of other values of the same tensors."""
-        self.values = {name: values[name].detach().to(old.device, copy=True) for name, old in self.values.items()}
+        self.values = {
+            name: values[name].detach().to(old.device, old.dtype, copy=True) for name, old in self.values.items()
+        }
 
     @torch.no_grad()
     def follow(self, values: Mapping[str, Tensor], decay: float) -> None:
