@@ -28,7 +28,7 @@ from jobs.settings import DomainSettings
 from jobs.spec import JobSpec
 from ppo_engine.config import PRESETS, RULES, OneOf
 from ppo_engine.stats import FAMILIES, METRICS, Better, Kind, Metric
-from ppo_engine.trl import FIELDS, METRIC_NOTES
+from ppo_engine.trl import ARGUMENTS, FIELDS, METRIC_NOTES
 from worker.settings import WorkerSettings
 
 DOCS = Path(__file__).parent
@@ -96,6 +96,14 @@ The 49 fields of `PPOConfig`, and the path in a job spec that each became.
 |---|---|---|
 """
 
+TRL_ARGUMENTS_HEAD = """
+
+What was passed to `PPOTrainer` and to `AutoModelForCausalLMWithValueHead`:
+
+| TRL | here | |
+|---|---|---|
+"""
+
 TRL_METRICS_HEAD = """
 
 ## Metrics
@@ -109,11 +117,15 @@ Every key has the name it had. Where the meaning was mended:
 
 def trl_page() -> str:
     """The text of docs/from-trl.md."""
-    fields = [f"| `{field.name}` | {_paths(field.ours)} | {field.note} |" for field in FIELDS]
+    fields, arguments = (
+        "\n".join(f"| `{field.name}` | {_paths(field.ours)} | {field.note} |" for field in table)
+        for table in (FIELDS, ARGUMENTS)
+    )
     kept = {metric.key for metric in METRICS if not metric.ours}
     notes = [f"| `{key}` | {note} |" for key, note in METRIC_NOTES.items()]
     unchanged = ", ".join(f"`{key}`" for key in sorted(kept - METRIC_NOTES.keys()))
-    return TRL_HEAD + "\n".join(fields) + TRL_METRICS_HEAD + "\n".join(notes) + f"\n\nAs they were: {unchanged}.\n"
+    options = TRL_HEAD + fields + TRL_ARGUMENTS_HEAD + arguments
+    return options + TRL_METRICS_HEAD + "\n".join(notes) + f"\n\nAs they were: {unchanged}.\n"
 
 
 def _paths(ours: str | None) -> str:

@@ -79,14 +79,29 @@ FIELDS: tuple[TrlField, ...] = (
     TrlField("use_score_norm", "ppo.score_scaling", "With use_score_scaling: `normalise`."),
     _same("score_clip", "ppo.score_clip"),
     _same("whiten_rewards", "ppo.whiten_rewards", "There whitened rewards leaked into padding."),
-    TrlField("gradient_checkpointing", None, "Had no effect there, and is not offered yet."),
+    TrlField("gradient_checkpointing", "model.gradient_checkpointing", "Had no effect there."),
     TrlField("is_encoder_decoder", None, "Decoder-only models."),
-    TrlField("is_peft_model", None, "Filled in at start there; adapters are not offered yet."),
+    TrlField("is_peft_model", "model.lora", "Filled in at start there, when the model that was passed had an adapter."),
     TrlField("backward_batch_size", None, "Computed there: mini_batch_size * gradient_accumulation_steps."),
     TrlField("global_backward_batch_size", None, "Computed there."),
     TrlField("global_batch_size", None, "Computed there."),
     TrlField("dataset_num_proc", None, "Unused there."),
 )
+
+ARGUMENTS: tuple[TrlField, ...] = (
+    TrlField("model", "model.policy"),
+    TrlField("peft_config", "model.lora", "A finished adapter is `model.adapter`, and part of the reference."),
+    TrlField("v_head_init_strategy", "model.value.shared.init", "`zero` is ours, and the default."),
+    TrlField("ref_model", "model.reference", "Default: the policy before training, as there."),
+    TrlField("num_shared_layers", "model.trainable_layers", "Counts the layers that are trained, not the others."),
+    TrlField("tokenizer", "model.policy", "The one in the model's folder."),
+    TrlField("dataset", "prompts"),
+    TrlField("optimizer", "optimizer", "AdamW."),
+    TrlField("lr_scheduler", "optimizer.schedule", "`optimizer.warmup_steps` is the warm-up."),
+    TrlField("data_collator", None, "Nothing to collate: prompts are texts."),
+    TrlField("training_data_collator", None, "As data_collator."),
+)
+"""Arguments of TRL's `PPOTrainer` and `AutoModelForCausalLMWithValueHead`."""
 
 METRIC_NOTES: dict[str, str] = {
     "objective/logprobs": "Of the trained response tokens; there prompt and padding were mixed in.",

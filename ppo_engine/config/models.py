@@ -101,13 +101,17 @@ class ModelConfig(Config):
         description="A PEFT adapter, for example of supervised fine-tuning, merged into the policy before anything "
         "else: it is part of the reference too.",
     )
-    lora: LoRAConfig | None = Field(None, description="Train low-rank adapters only.")
+    lora: LoRAConfig | None = Field(
+        None,
+        description="Train low-rank adapters only. The checkpoint's `model` is then a PEFT adapter for the policy as "
+        "it was before training, a merged `adapter` included.",
+    )
     trainable_layers: int | None = Field(
         None,
         ge=1,
         le=1000,
-        description="Train only the last so many layers (TRL `num_shared_layers` counts the others). The frozen rest "
-        "is computed once per rollout and shared with the reference.",
+        description="Train only the last so many layers (TRL `num_shared_layers` counts the others), the final norm "
+        "and a head that is not tied. The frozen rest is computed once per rollout and shared with the reference.",
     )
     value: ValueConfig = Field(
         default_factory=lambda: ValueConfig(shared=SharedValue()), description="The critic. Default: a shared trunk."

@@ -6,7 +6,7 @@ import pytest
 
 from ppo_engine.config import AdaptiveKL, FixedKL, ScoreScaling, TrainConfig
 from ppo_engine.stats import METRICS
-from ppo_engine.trl import FIELDS, METRIC_NOTES, spec_fields
+from ppo_engine.trl import ARGUMENTS, FIELDS, METRIC_NOTES, TrlField, spec_fields
 
 BASE = {
     "model": {"policy": {"path": "m"}},
@@ -27,9 +27,9 @@ def test_all_49_options_have_an_answer() -> None:
     assert all(field.ours or field.note for field in FIELDS)
 
 
-@pytest.mark.parametrize("field", [field for field in FIELDS if field.ours], ids=lambda field: field.name)
-def test_what_an_option_became_exists(field: object) -> None:
-    for path in field.ours.split(", "):  # type: ignore[attr-defined]
+@pytest.mark.parametrize("field", [*FIELDS, *ARGUMENTS], ids=lambda field: field.name)
+def test_what_an_option_became_exists(field: TrlField) -> None:
+    for path in field.ours.split(", ") if field.ours else []:
         model, *rest = [TrainConfig, *path.split(".")]
         if rest[0] in SERVICE:
             continue
