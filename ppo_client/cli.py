@@ -30,6 +30,8 @@ app.command()(results.logs)
 app.command()(results.metrics)
 app.command()(results.samples)
 app.command()(jobs.cancel)
+app.command()(jobs.resume)
+app.command()(results.checkpoints)
 app.command()(results.download)
 app.command()(results.report)
 

@@ -194,6 +194,17 @@ class PPOClient:
             raise NoCheckpoint(f"{job_id} has no such checkpoint; steps that have one: {steps}")
         return wanted[-1]
 
+    def best_step(self, job_id: str) -> int:
+        """Step of the best checkpoint that is kept.
+
+        Raises:
+            NoCheckpoint: none is ranked.
+        """
+        step = self.get(job_id).best_checkpoint_step
+        if step is None:
+            raise NoCheckpoint(f"{job_id} has no checkpoint that is ranked by a metric")
+        return step
+
     def download(self, job_id: str, target: Path, *, checkpoint: CheckpointView | None = None) -> CheckpointView:
         """Fetch a checkpoint (by default the last) into the new folder `target`, verified file by file.
 

@@ -21,6 +21,15 @@ class Pair:
     after: SampleView | None
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Pairs, and what their two ends are called."""
+
+    pairs: list[Pair]
+    before: str = f"First {WINDOW_STEPS} steps"
+    after: str = f"Last {WINDOW_STEPS} steps"
+
+
 def window(steps: Sequence[int], *, last: bool) -> list[int]:
     """The first or the last steps, never the same step in both."""
     size = min(WINDOW_STEPS, len(steps) // 2)

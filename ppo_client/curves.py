@@ -38,6 +38,10 @@ CURVES = (
     Curve("tokens/responses_len_mean", "length", "Response length"),
 )
 
+EVAL_REWARD = Curve("eval/reward_mean", "eval reward", "Reward, evaluated")
+SHOWN = (CURVES[0], EVAL_REWARD, *CURVES[1:])
+"""The curves as a terminal shows them; a picture has the evaluated reward in the panel of the reward."""
+
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -97,6 +101,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
 
 
+def why_ended(job: JobView) -> str:
+    """Why a job ended or paused before its last step, in brackets; empty where nothing needs to be said."""
+    told = job.stop_reason not in (None, "completed", str(job.state))
+    return f" ({job.stop_reason})" if told else ""
+
+
 def run_time(job: JobView) -> str:
     """How long the job has run, from its first start to its end or last change."""
     if job.start_time is None:
@@ -107,7 +117,7 @@ def run_time(job: JobView) -> str:
 def headline(scalars: Mapping[str, float]) -> str:
     """The curves' values of one step on one line."""
     return "  ".join(
-        f"{curve.name.replace(' ', '_')} {number(scalars[curve.key])}" for curve in CURVES if curve.key in scalars
+        f"{curve.name.replace(' ', '_')} {number(scalars[curve.key])}" for curve in SHOWN if curve.key in scalars
     )
 
 

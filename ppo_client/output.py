@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.views import CheckpointView, JobError, JobView, MetricsView, SampleView
-from ppo_client.curves import CURVES, duration, number, run_time, sparkline
+from ppo_client.curves import CURVES, SHOWN, duration, number, run_time, sparkline
 from ppo_client.plots import points
 from ppo_client.progress import STATE_STYLES, state_text
 
@@ -79,12 +79,17 @@ def _job_rows(job: JobView) -> list[tuple[str, Text]]:
         ("progress", Text(steps)),
         ("attempt", Text(f"{job.attempt} of {job.max_attempts}")),
         ("run time", Text(run_time(job))),
-        ("last checkpoint", Text("-" if job.last_checkpoint_step is None else f"step {job.last_checkpoint_step}")),
+        ("last checkpoint", _step_text(job.last_checkpoint_step)),
+        ("best checkpoint", _step_text(job.best_checkpoint_step)),
         ("labels", Text(", ".join(f"{name}={value}" for name, value in job.labels.items()) or "-")),
     ]
-    latest = ((curve.name, job.latest_metrics.get(curve.key), curve.unit) for curve in CURVES)
+    latest = ((curve.name, job.latest_metrics.get(curve.key), curve.unit) for curve in SHOWN)
     rows += [(name, Text(f"{number(value)} {unit}")) for name, value, unit in latest if value is not None]
     return rows
+
+
+def _step_text(step: int | None) -> Text:
+    return Text("-" if step is None else f"step {step}")
 
 
 def error_text(error: JobError) -> Text:
@@ -114,7 +119,20 @@ def samples_table(samples: Sequence[SampleView]) -> Table:
     made = table("step", "score", "prompt", "response")
     for sample in samples:
         prompt, response = (Text(one_line(text)) for text in (sample.prompt, sample.response))
-        made.add_row(str(sample.step), f"{sample.score:+.2f}", prompt, response)
+        step = f"{sample.step} eval" if sample.evaluation else str(sample.step)
+        made.add_row(step, f"{sample.score:+.2f}", prompt, response)
+    return made
+
+
+def checkpoints_table(checkpoints: Sequence[CheckpointView], best_step: int | None) -> Table:
+    """One checkpoint per line, the best one marked."""
+    made = table("step", "score", "size", "attempt", "created")
+    for checkpoint in checkpoints:
+        score = "" if checkpoint.score is None else number(checkpoint.score)
+        mark = " best" if checkpoint.step == best_step else ""
+        created = checkpoint.create_time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        size = f"{checkpoint.size_bytes / 1e6:,.1f} MB"
+        made.add_row(f"{checkpoint.step}", score + mark, size, str(checkpoint.attempt), created)
     return made
 
 

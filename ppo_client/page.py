@@ -8,8 +8,8 @@ from html import escape
 from string import Template
 
 from jobs.states import JobState
-from jobs.views import JobView, SampleView
-from ppo_client.comparison import WINDOW_STEPS, Pair
+from jobs.views import JobEventView, JobView, SampleView
+from ppo_client.comparison import Comparison
 
 _PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -43,7 +43,7 @@ pre { padding: 1rem; overflow: auto; border-radius: .5rem; background: #f9fafb; 
 $error<dl>$facts</dl>
 <h2>Curves</h2>
 $plots
-<h2>Before and after</h2>
+$warnings<h2>Before and after</h2>
 $samples
 <h2>Spec</h2>
 <details><summary>All settings of this run, defaults filled in</summary><pre>$spec</pre></details>
@@ -53,7 +53,13 @@ $samples
 _STATE_COLORS = {JobState.SUCCEEDED: "#047857", JobState.FAILED: "#b91c1c", JobState.CANCELLED: "#7e22ce"}
 
 
-def render(job: JobView, facts: Sequence[tuple[str, str]], plots_svg: str, pairs: Sequence[Pair]) -> str:
+def render(
+    job: JobView,
+    facts: Sequence[tuple[str, str]],
+    plots_svg: str,
+    compared: Comparison,
+    warnings: Sequence[JobEventView] = (),
+) -> str:
     """The page's text."""
     return _PAGE.substitute(
         name=escape(job.name),
@@ -64,7 +70,8 @@ def render(job: JobView, facts: Sequence[tuple[str, str]], plots_svg: str, pairs
         facts="".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts),
         # An <svg> inside HTML has no XML declaration and no doctype.
         plots=plots_svg[plots_svg.index("<svg") :],
-        samples=_samples(pairs),
+        warnings=_warnings(warnings),
+        samples=_samples(compared),
         spec=escape(json.dumps(job.spec, indent=2, ensure_ascii=False)),
     )
 
@@ -79,7 +86,19 @@ def _error(job: JobView) -> str:
     return f'<div class="error">{heading}{advice}{tail}</div>\n'
 
 
-def _samples(pairs: Sequence[Pair]) -> str:
+def _warnings(events: Sequence[JobEventView]) -> str:
+    if not events:
+        return ""
+    rows = "".join(f"<tr><td>{_clock(event)}</td><td>{escape(event.message)}</td></tr>" for event in events)
+    return f"<h2>Guards</h2>\n<table>{rows}</table>\n"
+
+
+def _clock(event: JobEventView) -> str:
+    return event.time.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _samples(compared: Comparison) -> str:
+    pairs = compared.pairs
     if not pairs:
         return '<p class="note">No responses were stored.</p>'
     rows = "\n".join(
@@ -87,7 +106,7 @@ def _samples(pairs: Sequence[Pair]) -> str:
         for pair in pairs
     )
     return (
-        f"<table><tr><th>Prompt</th><th>First {WINDOW_STEPS} steps</th><th>Last {WINDOW_STEPS} steps</th></tr>\n"
+        f"<table><tr><th>Prompt</th><th>{escape(compared.before)}</th><th>{escape(compared.after)}</th></tr>\n"
         f"{rows}\n</table>\n"
         '<p class="note">Of each prompt\'s stored responses, the one with the median score. '
         "The number is the score, before any scaling.</p>"

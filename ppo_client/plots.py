@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from jobs.views import MetricsView
-from ppo_client.curves import CURVES, Curve
+from ppo_client.curves import CURVES, EVAL_REWARD, Curve
 from ppo_client.errors import ClientError
 from ppo_engine.stats import Better
 
@@ -51,6 +51,7 @@ def _figure(metrics: MetricsView, kl_target: float | None) -> Any:
         for curve, color, axes in zip(CURVES, _COLORS, panels.flat, strict=True):
             _panel(axes, curve, color, metrics)
         _reward_band(panels[0, 0], metrics)
+        _evaluated_reward(panels[0, 0], metrics)
         if kl_target is not None:
             _kl_target(panels[0, 1], kl_target)
         for axes in panels[1]:
@@ -92,6 +93,13 @@ def _reward_band(axes: Any, metrics: MetricsView) -> None:
         low, high = [mean - std for mean, std in pairs], [mean + std for mean, std in pairs]
         axes.fill_between(steps, low, high, color=_COLORS[0], alpha=0.1, linewidth=0)
         axes.set_title(f"{_HINTS[Better.UP]}; band: ± 1 std", loc="right", color=_FAINT, fontsize=8)
+
+
+def _evaluated_reward(axes: Any, metrics: MetricsView) -> None:
+    steps, values = points(metrics, EVAL_REWARD.key)
+    if values:
+        axes.plot(steps, values, color=_INK, linewidth=1, marker="o", markersize=4, label="evaluated")
+        axes.legend(frameon=False, fontsize=8, labelcolor=_FAINT)
 
 
 def _kl_target(axes: Any, target: float) -> None:

@@ -13,8 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.states import JobState
-from jobs.views import JobEventView, JobView
-from ppo_client.curves import CURVES, Curve, duration, headline, is_good, number, run_time, sparkline, trend
+from jobs.views import ROLLED_BACK, JobEventView, JobView
+from ppo_client.curves import (
+    SHOWN,
+    Curve,
+    duration,
+    headline,
+    is_good,
+    number,
+    run_time,
+    sparkline,
+    trend,
+    why_ended,
+)
 from ppo_client.updates import End, Happened, Snapshot, Step, Update
 
 STATE_STYLES = {
@@ -25,6 +36,10 @@ STATE_STYLES = {
     JobState.FAILED: "bold red",
     JobState.CANCELLED: "magenta",
 }
+
+
+WARNINGS = frozenset({"guard", ROLLED_BACK, "paused"})
+"""Types of events that a person should look at."""
 
 
 class Display(Protocol):
@@ -49,11 +64,13 @@ def display_for(console: Console) -> Display:
 
 def state_text(job: JobView) -> Text:
     """The state, and what the job does or waits for."""
-    text = Text(job.state, style=STATE_STYLES[job.state])
+    text = Text(job.state + why_ended(job), style=STATE_STYLES[job.state])
     if job.state is JobState.RUNNING and job.phase:
         text.append(f" · {job.phase}", style="dim")
     if job.cancel_request_time and not job.done:
         text.append(" · cancelling", style="magenta")
+    if "resume" in job.allowed_actions:
+        text.append(f" · go on with: ppo resume {job.id}", style="dim")
     if job.queue and job.state is JobState.QUEUED:
         text.append(f" · {job.queue.reason} (position {job.queue.position})", style="dim")
     return text
@@ -67,18 +84,20 @@ class PlainLines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._total = "?"
+        self._job_id = ""
 
     def show(self, update: Update) -> None:
         match update:
             case Snapshot():
-                self._total = str(update.job.progress.steps_total)
+                self._total, self._job_id = str(update.job.progress.steps_total), update.job.id
                 self._show_queue(update.job)
             case Happened():
-                self._line(event_line(update.event))
+                hint = f" (go on with: ppo resume {self._job_id})" if update.event.type == "paused" else ""
+                self._line(event_line(update.event) + hint)
             case Step():
                 self._line(f"step {update.step}/{self._total}  {headline(update.metrics)}")
             case End():
-                self._line(f"{update.job.state} after {run_time(update.job)}")
+                self._line(f"{update.job.state}{why_ended(update.job)} after {run_time(update.job)}")
 
     def refresh(self, job: JobView) -> None:
         """Lines once printed stay as they are."""
@@ -109,8 +128,8 @@ class Board:
         self._console = console
         self._lock = threading.Lock()
         self._job: JobView | None = None
-        self._series: dict[str, dict[int, float]] = {curve.key: {} for curve in CURVES}
-        self._last_events: deque[str] = deque(maxlen=3)
+        self._series: dict[str, dict[int, float]] = {curve.key: {} for curve in SHOWN}
+        self._last_events: deque[Text] = deque(maxlen=3)
         self._live = Live(self._render(), console=console, auto_refresh=False)
         self._live.start()
 
@@ -120,7 +139,7 @@ class Board:
                 case Snapshot() | End():
                     self._job = update.job
                 case Happened():
-                    self._last_events.append(event_line(update.event))
+                    self._add_event(update.event)
                 case Step():
                     self._add_step(update)
             self._draw()
@@ -132,6 +151,12 @@ class Board:
 
     def close(self) -> None:
         self._live.stop()
+
+    def _add_event(self, event: JobEventView) -> None:
+        style = "yellow" if event.type in WARNINGS else "dim"
+        self._last_events.append(Text(event_line(event), style=style, overflow="ellipsis", no_wrap=True))
+        for key, values in self._series.items():
+            self._series[key] = {step: value for step, value in values.items() if event.place_after(step) == step}
 
     def _add_step(self, update: Step) -> None:
         for key, values in self._series.items():
@@ -147,13 +172,12 @@ class Board:
         parts: list[RenderableType] = [_title(self._job), _bar(self._job)]
         if any(self._series.values()):
             parts.append(self._curves())
-        parts += [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in self._last_events]
-        return Group(*parts)
+        return Group(*parts, *self._last_events)
 
     def _curves(self) -> Table:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
         width = max(8, min(40, self._console.width - 46))
-        for curve in CURVES:
+        for curve in SHOWN:
             if values := self._series[curve.key]:
                 table.add_row(*_curve_row(curve, list(values.values()), width))
         return table

@@ -1,4 +1,4 @@
-"""submit, ls, show, watch, cancel: a job from its start to its end."""
+"""submit, ls, show, watch, cancel, resume: a job from its start to its end."""
 
 from __future__ import annotations
 
@@ -84,6 +84,24 @@ def cancel(job: JobId, url: Url = None, key: Key = None, as_json: Json = False) 
         output.print_json(view)
     else:
         console.print(f"{view.id} is cancelled" if view.done else f"{view.id} will end after its step")
+
+
+def resume(
+    job: JobId,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay and show the progress.")] = False,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Let a paused job go on from its last checkpoint."""
+    with PPOClient(url, key) as client:
+        view = client.resume(job)
+        if watch:
+            watch_to_end(client, job, as_json=as_json)
+        elif as_json:
+            output.print_json(view)
+        else:
+            console.print(f"{view.id} is {view.state}")
 
 
 def watch_to_end(client: PPOClient, job_id: str, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""logs, metrics, samples, download, report: what a job has made."""
+"""logs, metrics, samples, checkpoints, download, report: what a job has made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from ppo_client import output
 from ppo_client.client import PPOClient
-from ppo_client.commands.options import JobId, Json, Key, Url, console
+from ppo_client.commands.options import JobId, Json, Key, Url, console, err_console
 from ppo_client.report import write_report
 
 
@@ -26,8 +26,11 @@ def logs(
         view = client.logs(job, tail=tail, attempt=attempt)
     if as_json:
         output.print_json(view)
-    else:
+    elif view.lines:
         print("\n".join(view.lines))
+    else:
+        which = f"attempt {view.attempt}" if view.attempt else "this job, which has not started"
+        err_console.print(f"the log of {which} is empty")
 
 
 def metrics(
@@ -48,7 +51,10 @@ def metrics(
 
 def samples(
     job: JobId,
-    step: Annotated[int | None, typer.Option(min=1, help="Which step. Default: the latest with samples.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Which step. Default: the latest with samples.")] = None,
+    evaluation: Annotated[
+        bool | None, typer.Option("--evaluation/--training", help="Only answers to the evaluation set, or only others.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
     url: Url = None,
     key: Key = None,
@@ -56,24 +62,37 @@ def samples(
 ) -> None:
     """Print responses of a step."""
     with PPOClient(url, key) as client:
-        found = client.samples(job, step=step, limit=limit)
+        found = client.samples(job, step=step, evaluation=evaluation, limit=limit)
     if as_json:
         output.print_json(found)
     else:
         console.print(output.samples_table(found))
 
 
+def checkpoints(job: JobId, url: Url = None, key: Key = None, as_json: Json = False) -> None:
+    """List the checkpoints that can be downloaded."""
+    with PPOClient(url, key) as client:
+        best, found = client.get(job).best_checkpoint_step, client.checkpoints(job)
+    if as_json:
+        output.print_json(found)
+    elif found:
+        console.print(output.checkpoints_table(found, best))
+    else:
+        console.print("no checkpoints")
+
+
 def download(
     job: JobId,
     target: Annotated[Path | None, typer.Option("--to", help="New folder. Default: ./JOB-step-N.")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint. Default: the last.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The best by checkpoint.best_metric.")] = False,
     url: Url = None,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
     """Fetch a checkpoint and verify every file of it. The model is in its folder `model`."""
     with PPOClient(url, key) as client:
-        checkpoint = client.choose_checkpoint(job, step)
+        checkpoint = client.choose_checkpoint(job, client.best_step(job) if best else step)
         folder = target or Path(f"{job}-step-{checkpoint.step}")
         client.download(job, folder, checkpoint=checkpoint)
     if as_json:

@@ -58,6 +58,8 @@ def test_every_command_explains_itself(ppo):
         "metrics",
         "samples",
         "cancel",
+        "resume",
+        "checkpoints",
         "download",
         "report",
     ]:
@@ -165,6 +167,66 @@ def test_download_into_an_existing_folder_is_refused_before_anything_is_fetched(
     assert code == Exit.OBSTACLE
     assert "exists already" in err
     assert len(server.asked) == 1
+
+
+def test_resume_says_what_the_job_is_now(ppo):
+    with serve([job_reply(job_view(state=JobState.QUEUED))]) as server:
+        code, out, _ = ppo("resume", "job_01", "--url", server.url)
+    assert (code, out.strip()) == (Exit.DONE, "job_01 is queued")
+    assert (server.asked[0].method, server.asked[0].path) == ("POST", "/v1/jobs/job_01/resume")
+
+
+def test_a_paused_job_says_why_and_how_to_go_on(ppo):
+    actions = ["cancel", "resume"]
+    paused = job_view(state=JobState.PAUSED, phase=None, stop_reason="guard", allowed_actions=actions)
+    with serve([job_reply(paused)]) as server:
+        out = ppo("show", "job_01", "--url", server.url)[1]
+    assert "paused (guard) · go on with: ppo resume job_01" in out
+
+
+def test_an_early_end_and_the_best_checkpoint_are_shown(ppo):
+    latest = {"env/reward_mean": 0.25, "eval/reward_mean": 0.5}
+    job = ended(stop_reason="early_stop", best_checkpoint_step=3, latest_metrics=latest)
+    with serve([job_reply(job)]) as server:
+        lines = ppo("show", "job_01", "--url", server.url)[1].splitlines()
+    shown = [" ".join(line.split()) for line in lines]
+    for part in (
+        "state succeeded (early_stop)",
+        "best checkpoint step 3",
+        "reward 0.25 score",
+        "eval reward 0.5 score",
+    ):
+        assert part in shown
+
+
+def test_an_empty_log_prints_nothing_but_a_hint(ppo):
+    with serve([json_reply({"attempt": 1, "lines": [], "truncated": False})]) as server:
+        code, out, err = ppo("logs", "job_01", "--url", server.url)
+    assert (code, out, err) == (Exit.DONE, "", "the log of attempt 1 is empty\n")
+
+
+def test_checkpoints_are_listed_with_their_scores(ppo):
+    facts = {"attempt": 1, "size_bytes": 2_500_000, "sha256": "0", "create_time": START.isoformat(), "links": {}}
+    items = [{**facts, "step": 3, "score": 0.75}, {**facts, "step": 4, "score": None}]
+    with serve([job_reply(ended(best_checkpoint_step=3)), json_reply({"items": items})]) as server:
+        out = ppo("checkpoints", "job_01", "--url", server.url)[1]
+    rows = [line.split()[:4] for line in out.splitlines()[1:]]
+    assert rows == [["3", "0.75", "best", "2.5"], ["4", "2.5", "MB", "1"]]
+
+
+def test_the_best_checkpoint_is_downloaded_if_there_is_one(ppo):
+    with serve([job_reply(ended())]) as server:
+        code, _, err = ppo("download", "job_01", "--best", "--url", server.url)
+    assert code == Exit.OBSTACLE
+    assert "no checkpoint that is ranked" in err
+
+
+def test_answers_to_the_evaluation_set_are_asked_for_and_marked(ppo):
+    answer = sample_view("The concert was", 0.4, step=0).model_copy(update={"evaluation": True})
+    with serve([json_reply({"items": [answer.model_dump(mode="json")]})]) as server:
+        out = ppo("samples", "job_01", "--step", "0", "--evaluation", "--url", server.url)[1]
+    assert "step=0&evaluation=true" in server.asked[0].path
+    assert "0 eval" in out
 
 
 def test_each_error_has_its_exit_code():
