@@ -68,12 +68,16 @@ class Meters:
 
 
 class ServiceState(Collector):
-    """Jobs by state and workers, read from the database at every scrape."""
+    """Jobs by state, queues and workers, read from the database at every scrape."""
 
     def __init__(
-        self, count_by_state: Callable[[], dict[JobState, int]], workers: Callable[[], list[WorkerRow]]
+        self,
+        count_by_state: Callable[[], dict[JobState, int]],
+        queue_ages: Callable[[], dict[str, float]],
+        workers: Callable[[], list[WorkerRow]],
     ) -> None:
         self._count_by_state = count_by_state
+        self._queue_ages = queue_ages
         self._workers = workers
 
     def describe(self) -> list[Metric]:
@@ -84,7 +88,7 @@ class ServiceState(Collector):
         """The gauges, or only `ppo_collector_up 0` where the database is away."""
         up = GaugeMetricFamily("ppo_collector_up", "Whether the database could be read for this scrape.")
         try:
-            counts, workers = self._count_by_state(), self._workers()
+            counts, ages, workers = self._count_by_state(), self._queue_ages(), self._workers()
         except JobsError as error:
             log.warning("service_state_unreadable", code=error.code)
             up.add_metric([], 0)
@@ -93,6 +97,7 @@ class ServiceState(Collector):
         up.add_metric([], 1)
         yield up
         yield from _gauges(counts, workers)
+        yield _ages(ages)
 
 
 def _gauges(counts: dict[JobState, int], workers: list[WorkerRow]) -> Iterator[Metric]:
@@ -106,3 +111,11 @@ def _gauges(counts: dict[JobState, int], workers: list[WorkerRow]) -> Iterator[M
     slots.add_metric(["busy"], busy)
     slots.add_metric(["free"], sum(worker.slots for worker in workers) - busy)
     yield slots
+
+
+def _ages(ages: dict[str, float]) -> Metric:
+    text = "How long the job that waits longest could have started, by queue; no series where none waits."
+    oldest = GaugeMetricFamily("ppo_queue_oldest_seconds", text, labels=["queue"])
+    for queue, seconds in ages.items():
+        oldest.add_metric([queue], seconds)
+    return oldest

@@ -103,3 +103,11 @@ def count_by_state(db: Database) -> dict[JobState, int]:
     with db.read() as session:
         found = {row.state: row.jobs for row in session.execute(counts)}
     return {state: found.get(state, 0) for state in JobState}
+
+
+def queue_ages(db: Database) -> dict[str, float]:
+    """How long the job that waits longest has been free to start, in seconds, by queue; only queues that have one."""
+    waiting = sa.select(Job.queue, sa.func.min(Job.not_before).label("since"), db_time().label("now"))
+    with db.read() as session:
+        rows = session.execute(waiting.where(IS_QUEUED).group_by(Job.queue)).all()
+    return {row.queue: max(0.0, (row.now - row.since).total_seconds()) for row in rows}

@@ -18,7 +18,7 @@ from jobs.auth import Principal
 from jobs.clock import db_time
 from jobs.db import Database
 from jobs.errors import IdempotencyConflict, IllegalTransition, InvalidArgument
-from jobs.fleet import LiveJob, WorkerRow, count_by_state, live_metrics, workers
+from jobs.fleet import LiveJob, WorkerRow, count_by_state, live_metrics, queue_ages, workers
 from jobs.history import (
     check_range,
     checkpoint_dir,
@@ -51,6 +51,7 @@ __all__ = [
     "live_metrics",
     "logs",
     "metrics",
+    "queue_ages",
     "resume",
     "samples",
     "submit",

@@ -47,7 +47,11 @@ def create_app(context: Context) -> FastAPI:
     app.state.live_jobs = CollectorRegistry()
     app.state.live_jobs.register(LiveJobs(partial(service.live_metrics, context.db)))
     context.meters.registry.register(
-        ServiceState(partial(service.count_by_state, context.db), partial(service.workers, context.db))
+        ServiceState(
+            partial(service.count_by_state, context.db),
+            partial(service.queue_ages, context.db),
+            partial(service.workers, context.db),
+        )
     )
     for router in _ROUTERS:
         app.include_router(router)

@@ -38,6 +38,14 @@ JOBS = Row(
             lowest=0,
         ),
         Panel(
+            title="Oldest wait",
+            unit="s",
+            read="How long the job that waits longest in each queue could have started. Long waits beside busy slots: "
+            "more work than workers; beside free slots: nobody serves that queue.",
+            queries=[Query(expr='max by (queue) (ppo_queue_oldest_seconds{job="ppo-api"})', legend="{{queue}}")],
+            lowest=0,
+        ),
+        Panel(
             title="Attempts ended, by outcome",
             unit="none",
             read="In each five minutes. `released` is a worker's shutdown; `requeued` and `discarded` are errors that "

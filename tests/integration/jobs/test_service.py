@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from jobs.clock import db_time
 from jobs.db import Database
 from jobs.errors import (
     IdempotencyConflict,
@@ -17,7 +19,7 @@ from jobs.errors import (
     JobNotFound,
 )
 from jobs.fleet import beat_worker, forget_worker
-from jobs.lifecycle import claim, record_checkpoint, succeed
+from jobs.lifecycle import claim, record_checkpoint, requeue, succeed
 from jobs.service import (
     cancel,
     checkpoint_dir,
@@ -28,12 +30,14 @@ from jobs.service import (
     list_jobs,
     logs,
     metrics,
+    queue_ages,
     resume,
     samples,
     submit,
     workers,
 )
 from jobs.states import JobState
+from jobs.tables import Job
 from jobs.views import JobView, Page
 from ppo_engine.rundir import RunDir
 from tests.support.attempts import ANN, BOB, checkpoint, claimed, job_in, record_steps, submitted
@@ -362,3 +366,22 @@ def test_the_etag_follows_what_is_shown(database: Database) -> None:
     succeed(database, held.lease)
     etags = [view.etag for view in (first, running, stepped, get(database, ANN, job_id))]
     assert len(set(etags)) == 4
+
+
+def test_the_oldest_wait_is_told_by_queue(database: Database) -> None:
+    submitted(database, resources={"queue": "gpu"})
+    old, held = submitted(database), claimed(database, submitted(database))
+    back(database, old, seconds=100)
+    back(database, held.lease.job_id, seconds=5000)  # it runs, and waits no more
+    ages = queue_ages(database)
+    assert set(ages) == {"default", "gpu"}
+    assert 100 <= ages["default"] < 130
+    assert 0 <= ages["gpu"] < 30
+    requeue(database, held.lease, error=None, charge=False, delay_seconds=500)
+    assert queue_ages(database)["default"] < 130
+
+
+def back(db: Database, job_id: str, *, seconds: float) -> None:
+    """As if the job could have started so long ago."""
+    with db.transaction() as session:
+        session.execute(sa.update(Job).where(Job.id == job_id).values(not_before=db_time(-seconds)))
