@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import numpy as np
 import torch
 from peft import LoraConfig
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 from trl import AutoModelForCausalLMWithValueHead, PPOConfig, PPOTrainer, create_reference_model
 from workloads import LINEAR_LAYERS, WORKLOADS, score
 
@@ -32,8 +32,7 @@ def main() -> None:
     torch.set_num_threads(int(os.environ["BENCH_THREADS"]))
     work = WORKLOADS[arguments.workload]
     folder = os.path.join(arguments.models, work.model)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    tokenizer = load_tokenizer(folder)
     trainer = make_trainer(work, folder, tokenizer, arguments.precision)
     queries = prompt_ids(work, tokenizer)
     print(json.dumps({"ready": True, "loaded_bytes": peak_bytes()}), flush=True)
@@ -44,6 +43,20 @@ def main() -> None:
         record = arguments.record if step == 0 else None
         print(json.dumps(one_step(work, trainer, tokenizer, batch, record)), flush=True)
     print(json.dumps({"peak_bytes": peak_bytes()}), flush=True)
+
+
+def load_tokenizer(folder):
+    """By its files: transformers 4 does not know the class that transformers 5 names in them."""
+    with open(os.path.join(folder, "tokenizer_config.json")) as file:
+        config = json.load(file)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token=config["eos_token"], pad_token=config["eos_token"]
+    )
+    template = os.path.join(folder, "chat_template.jinja")
+    if os.path.exists(template):
+        with open(template) as file:
+            tokenizer.chat_template = file.read()
+    return tokenizer
 
 
 def peak_bytes() -> int:
