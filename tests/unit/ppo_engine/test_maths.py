@@ -86,6 +86,7 @@ def test_chunking_and_recomputing_change_neither_values_nor_gradients(monkeypatc
 
     def run(chunk: int) -> tuple[torch.Tensor, ...]:
         monkeypatch.setattr("ppo_engine.logprobs.CHUNK_LOGITS", chunk)
+        monkeypatch.setattr("ppo_engine.logprobs.KEPT_LOGITS", 0)
         inputs = hidden.clone().requires_grad_()
         logprobs, entropy = token_logprobs(
             inputs, targets, positions, linear, Distribution(temperature=0.7), entropy_grad=True
