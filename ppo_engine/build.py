@@ -79,8 +79,6 @@ def build_trainer(
     )
     _require_context(config, language, prompts)
     device = accelerator.device
-    if accelerator.mixed_precision == "bf16":
-        models.halve()
     trainer = Trainer(
         config,
         accelerator,

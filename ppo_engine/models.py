@@ -147,8 +147,7 @@ class Policy(nn.Module):
         return [p for p in self.language.parameters() if p.requires_grad]
 
     def _values(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        with torch.autocast(hidden.device.type, enabled=False):
-            values = self.value_head(hidden.float()).squeeze(-1)
+        values = self.value_head(hidden.float()).squeeze(-1)
         return torch.where(mask, values, torch.zeros_like(values))
 
 

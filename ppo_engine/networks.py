@@ -19,7 +19,6 @@ from ppo_engine.config import ModelConfig, ModelSource, ValueHeadInit
 from ppo_engine.critic import Critic, load_critic, make_critic, save_critic
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.freezing import freeze_lower_layers
-from ppo_engine.half import halve_frozen, halve_overlay
 from ppo_engine.loading import load_language_model
 from ppo_engine.models import LanguageModel, Policy
 from ppo_engine.overlay import OverlaidReference, Overlay, Reference, trained_tensors
@@ -50,14 +49,12 @@ class Models:
             self.average.to(device)
         return self
 
-    def halve(self) -> None:
-        """Before training in bf16: hold in bf16 what autocast would round anyway, and no checkpoint has to keep."""
+    def hold_frozen(self, dtype: torch.dtype) -> None:
+        """Hold in this precision what only computes: the reference, whichever it is."""
         if isinstance(self.reference, LanguageModel):
-            halve_frozen(self.reference.model)
+            self.reference.to(dtype)
         elif isinstance(self.reference, OverlaidReference):
-            halve_overlay(self.reference.overlay, self.policy.language.model)
-        if self.adapters is not None:
-            halve_frozen(self.policy.language.model)
+            self.reference.overlay.to(dtype)
 
     def averaged(self) -> AbstractContextManager[None]:
         """The policy computes with its moving average, where it has one: for evaluations."""

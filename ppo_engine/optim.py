@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from ppo_engine.compute import ComputeWeights
 from ppo_engine.config import OptimizerConfig, Schedule
 from ppo_engine.errors import NonFinite
 
@@ -69,8 +70,8 @@ class GuardedStepper:
     """Clips on every optimizer step, and refuses gradients that are not finite before they reach a weight."""
 
     accelerator: Accelerator
-    policy: nn.Module
     optimizer: torch.optim.Optimizer
+    weights: ComputeWeights
     max_grad_norm: float | None
 
     def backward(self, loss: Tensor) -> None:
@@ -84,12 +85,14 @@ class GuardedStepper:
             NonFinite: the norm is not finite.
         """
         limit = math.inf if self.max_grad_norm is None else self.max_grad_norm
-        norm = float(self.accelerator.clip_grad_norm_(self.policy.parameters(), limit))
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        norm = float(self.accelerator.clip_grad_norm_(trained, limit))
         if not math.isfinite(norm):
             self.discard()
             raise NonFinite("a gradient is not finite")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.weights.refresh()
         return norm
 
     def discard(self) -> None:

@@ -39,7 +39,7 @@ def trained_tensors(module: nn.Module) -> dict[str, Tensor]:
 class Overlay:
     """Values that take the place of a module's own for the length of a `with`.
 
-    They have no gradient, so neither a backward pass nor autocast's cache of cast weights ever sees them.
+    They have no gradient, so no backward pass ever sees them.
     """
 
     def __init__(self, module: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -49,17 +49,14 @@ class Overlay:
             KeyError: no such parameter.
         """
         self.values = {name: tensor.detach() for name, tensor in values.items()}
-        names: dict[int, list[str]] = {}
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(name)
-        parameters = dict(module.named_parameters(remove_duplicate=False))
-        self._places = {name: [_place(module, alias) for alias in names[id(parameters[name])]] for name in self.values}
+        every = {name: places for name, _, places in places_of(module)}
+        self._places = {name: every[name] for name in self.values}
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The module computes with these values, wherever they are used (tied weights too)."""
+        """The module computes with these values, in the precision of those whose place they take."""
         own = {name: owner._parameters[key] for name, [(owner, key), *_] in self._places.items()}
-        self._put(self.values)
+        self._put({name: _like(value, own[name]) for name, value in self.values.items()})
         try:
             yield
         finally:
@@ -73,9 +70,7 @@ class Overlay:
     @torch.no_grad()
     def replace(self, values: Mapping[str, Tensor]) -> None:
         """Take over a copy of other values of the same tensors."""
-        self.values = {
-            name: values[name].detach().to(old.device, old.dtype, copy=True) for name, old in self.values.items()
-        }
+        self.values = {name: values[name].detach().to(old, copy=True) for name, old in self.values.items()}
 
     @torch.no_grad()
     def follow(self, values: Mapping[str, Tensor], decay: float) -> None:
@@ -83,15 +78,32 @@ class Overlay:
         for name, own in self.values.items():
             own.mul_(decay).add_(values[name], alpha=1.0 - decay)
 
-    def to(self, device: torch.device) -> Self:
-        """Move the values."""
-        self.values = {name: tensor.to(device) for name, tensor in self.values.items()}
+    def to(self, wanted: torch.device | torch.dtype) -> Self:
+        """Move the values, or hold them in another precision."""
+        self.values = {name: tensor.to(wanted) for name, tensor in self.values.items()}
         return self
 
 
-def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+Place = tuple[nn.Module, str]
+"""A module and the name of one of its parameters."""
+
+
+def places_of(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, list[Place]]]:
+    """Every parameter of a module: its first name, itself, and all places where it is (several if it is tied)."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for name, parameter in module.named_parameters():
+        yield name, parameter, [_place(module, alias) for alias in names[id(parameter)]]
+
+
+def _place(module: nn.Module, name: str) -> Place:
     path, _, key = name.rpartition(".")
     return module.get_submodule(path), key
+
+
+def _like(value: Tensor, own: Tensor | None) -> Tensor:
+    return value if own is None else value.to(own.dtype)
 
 
 class OverlaidReference:

@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ppo_engine import runtime
 from ppo_engine.batch import make_sequences
-from ppo_engine.config import Device, Precision, ResourcesConfig, TrainConfig, ValueHeadInit
+from ppo_engine.config import TrainConfig, ValueHeadInit
 from ppo_engine.errors import InvalidConfig, ModelUnavailable
 from ppo_engine.models import LanguageModel, Policy
 from ppo_engine.networks import Models
@@ -38,8 +38,9 @@ _UNUSED: dict[str, Any] = {
     "model": {"policy": {"path": "unused"}},
     "prompts": {"inline": ["unused"]},
     "rewards": [{"name": "unused", "rule": {"name": "sentiment"}}],
+    "resources": {"device": "cpu", "precision": "fp32"},
 }
-"""A replay draws no prompt and scores nothing."""
+"""A replay draws no prompt and scores nothing; the recorded numbers are fp32 ones."""
 
 
 class TokenIds:
@@ -68,13 +69,14 @@ def replay(path: Path) -> Iterator[dict[str, Any]]:
 
 def load_trainer(case: Mapping[str, Any], folder: Path, **ppo: Any) -> Trainer:
     """A trainer on the case's models, on the CPU in fp32; `ppo` overrides fields of `PPOConfig`."""
-    accelerator: Accelerator = runtime.start(ResourcesConfig(device=Device.CPU, precision=Precision.FP32), threads=1)
+    config = train_config(case, **ppo)
+    accelerator: Accelerator = runtime.start(config.resources, threads=1)
     language, head = _load_model(case["policy"], folder)
     policy = Policy(language, ValueHeadInit.ZERO).eval()
     policy.value_head.load_state_dict(head)
     reference, _ = _load_model(case["reference"], folder)
     models = Models(policy=policy, reference=reference.requires_grad_(False), tokenizer=TokenIds())  # type: ignore[arg-type]
-    return Trainer(train_config(case, **ppo), accelerator, models, prompts=None, scorer=None)  # type: ignore[arg-type]
+    return Trainer(config, accelerator, models, prompts=None, scorer=None)  # type: ignore[arg-type]
 
 
 def train_config(case: Mapping[str, Any], **ppo: Any) -> TrainConfig:

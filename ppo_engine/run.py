@@ -9,6 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
+
 from ppo_engine import checkpoint, runtime
 from ppo_engine.build import build_trainer
 from ppo_engine.config import GuardAction, TrainConfig
@@ -267,7 +269,7 @@ class Run:
             step=trainer.step,
             steps_total=self.config.ppo.steps,
             device=str(trainer.accelerator.device),
-            precision="bf16" if trainer.accelerator.mixed_precision == "bf16" else "fp32",
+            precision="bf16" if trainer.weights.dtype is torch.bfloat16 else "fp32",
             parameters=sum(p.numel() for p in parameters),
             trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
             prompts=len(trainer.prompts),

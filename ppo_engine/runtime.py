@@ -20,7 +20,7 @@ from ppo_engine.errors import DeviceUnavailable, OutOfMemory
 
 
 def start(config: ResourcesConfig, *, threads: int | None = None) -> Accelerator:
-    """Set the thread count and hand device, precision and process group to accelerate.
+    """Set the thread count and hand device and process group to accelerate; `ppo_engine.compute` sees to precision.
 
     Raises:
         DeviceUnavailable: CUDA was asked for and is not here.
@@ -31,13 +31,21 @@ def start(config: ResourcesConfig, *, threads: int | None = None) -> Accelerator
     if config.device is Device.CUDA and not cuda:
         raise DeviceUnavailable("resources.device is `cuda`, and this machine has no CUDA device")
     cpu = config.device is Device.CPU or not cuda
-    return Accelerator(cpu=cpu, mixed_precision="bf16" if _bf16(config.precision, cuda=not cpu) else "no")
+    return Accelerator(cpu=cpu, mixed_precision="no")
 
 
-def _bf16(precision: Precision, *, cuda: bool) -> bool:
-    if precision is Precision.AUTO:
-        return cuda and torch.cuda.is_bf16_supported()
-    return precision is Precision.BF16
+def compute_dtype(config: ResourcesConfig, device: torch.device) -> torch.dtype:
+    """What the passes compute in; `auto` is bf16 where the device multiplies it faster than fp32."""
+    if config.precision is not Precision.AUTO:
+        return torch.bfloat16 if config.precision is Precision.BF16 else torch.float32
+    fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_has_bf16()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def _cpu_has_bf16() -> bool:
+    """Whether the processor has instructions for it; without them bf16 is slower than fp32."""
+    found = torch.cpu.get_capabilities()
+    return bool(found.get("amx_bf16") or found.get("avx512_bf16"))
 
 
 def peak_memory_bytes(device: torch.device) -> int:

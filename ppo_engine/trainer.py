@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ppo_engine.advantages import explained_variance
 from ppo_engine.batch import Advantages, RolloutBatch, Sequences
+from ppo_engine.compute import ComputeWeights
 from ppo_engine.config import KLPenalty, KLPlacement, TrainConfig
 from ppo_engine.evaluate import Evaluation, evaluate
 from ppo_engine.evaluation import Evaluator
@@ -29,7 +30,7 @@ from ppo_engine.prompts import PromptSource
 from ppo_engine.ptx import TextObjective, TextSource
 from ppo_engine.rewards import Scorer
 from ppo_engine.rollout import Responder, Rollout, end_token_ids, repeated
-from ppo_engine.runtime import peak_memory_bytes
+from ppo_engine.runtime import compute_dtype, peak_memory_bytes
 from ppo_engine.samples import samples_of, token_values
 from ppo_engine.shaping import RunningMoments, per_token_rewards
 from ppo_engine.stats import StepStats
@@ -99,12 +100,16 @@ class Trainer:
         )
         optimizer = make_optimizer(policy.policy_parameters(), policy.value_parameters(), config.optimizer)
         self.wrapped, self.optimizer = self.accelerator.prepare(policy, optimizer)
-        stepper = GuardedStepper(self.accelerator, policy, self.optimizer, config.optimizer.max_grad_norm)
+        device = self.accelerator.device
+        dtype = compute_dtype(config.resources, device)
+        self.models.hold_frozen(dtype)
+        modules = [policy.language] if policy.critic is None else [policy.language, policy.critic]
+        self.weights = ComputeWeights(modules, dtype)
+        stepper = GuardedStepper(self.accelerator, self.optimizer, self.weights, config.optimizer.max_grad_norm)
         self.optimiser = Optimiser(
             self.wrapped, stepper, update_rules(config), self.distribution, self._text_objective()
         )
         self.kl = controller(config.kl.init_kl_coef, config.kl.controller)
-        device = self.accelerator.device
         self.sampling = torch.Generator(device).manual_seed(config.seed)
         self.shuffling = torch.Generator().manual_seed(config.seed)
         self.responder = Responder(
@@ -135,7 +140,7 @@ class Trainer:
         ppo = self.config.ppo
         self.rollout = self.batch = None
         prompts = self.prompts.draw(math.ceil(ppo.batch_size / ppo.samples_per_prompt))
-        with self.accelerator.autocast():
+        with self.weights.applied():
             answered = repeated(prompts, ppo.samples_per_prompt, ppo.batch_size)
             self.rollout = self.responder.collect(answered, self.scorer, clock)
         return self.rollout
@@ -148,7 +153,7 @@ class Trainer:
         """
         if self.evaluator is None:
             raise ValueError("the run has no evaluation")
-        with self.models.averaged(), self.accelerator.autocast():
+        with self.weights.applied(), self.models.averaged():
             return self.evaluator.run(self.responder, self.scorer, self._measure)
 
     def _measure(self, sequences: Sequences, distribution: Distribution) -> Evaluation:
@@ -211,7 +216,7 @@ class Trainer:
         warming_up = self._warming_up(batch, targets)
         rates = self._rates(warming_up=warming_up)
         kl_coef = self.kl.value
-        with clock.phase("optimize_step"):
+        with clock.phase("optimize_step"), self.weights.applied():
             order = permutations or self._permutation
             record = self.optimiser.run(batch, targets, order, kl_coef=kl_coef, critic_only=warming_up)
         if not warming_up:  # the policy stands still then: its KL is no measure of the coefficient
@@ -251,8 +256,7 @@ class Trainer:
         )
 
     def _text_logprobs(self, texts: Sequences) -> Tensor:
-        with self.accelerator.autocast():
-            logprobs: Tensor = self.models.policy.language(texts, Distribution())[0]
+        logprobs: Tensor = self.models.policy.language(texts, Distribution())[0]
         return logprobs
 
     def _evaluate(
@@ -265,7 +269,7 @@ class Trainer:
     ) -> RolloutBatch:
         """Complete the rollout batch: logprobs, values and rewards."""
         kl = self.config.kl
-        with clock.phase("forward_pass"), self.accelerator.autocast():
+        with clock.phase("forward_pass"), self.weights.applied():
             found = evaluate(
                 self.models.policy,
                 self.models.reference,

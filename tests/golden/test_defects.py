@@ -50,7 +50,7 @@ def test_gradient_norm_is_clipped_on_every_optimizer_step() -> None:
         def step(self) -> None:
             norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in parameters if p.grad is not None)))
 
-    clipping = type(stepper)(stepper.accelerator, stepper.policy, Recording(), 1e-3)  # type: ignore[arg-type]
+    clipping = type(stepper)(stepper.accelerator, Recording(), stepper.weights, 1e-3)  # type: ignore[arg-type]
     object.__setattr__(trainer.optimiser, "stepper", clipping)
     replay_step(trainer, case("default")["steps"][0])
     assert norms == [pytest.approx(1e-3, rel=1e-2)] * 4

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ppo_engine import runtime
-from ppo_engine.config import Device, Precision, ResourcesConfig, TrainConfig, ValueHeadInit
+from ppo_engine.config import TrainConfig, ValueHeadInit
 from ppo_engine.models import LanguageModel, Policy
 from ppo_engine.networks import Models
 from ppo_engine.ptx import TextSource
@@ -53,10 +53,11 @@ def random_model(seed: int) -> LanguageModel:
 def make_trainer(*, texts: Sequence[str] = (), **sections: dict[str, Any]) -> Trainer:
     """A trainer under the given sections of a spec; `texts` are those of the ptx loss."""
     spec = _BASE | sections | {"ppo": {"steps": 4, "batch_size": 4} | sections.get("ppo", {})}
-    accelerator = runtime.start(ResourcesConfig(device=Device.CPU, precision=Precision.FP32), threads=1)
+    spec = {"resources": {"device": "cpu", "precision": "fp32"}} | spec
     policy = Policy(random_model(1), ValueHeadInit.NORMAL).eval()
     reference = random_model(2).requires_grad_(False)
     config = TrainConfig.model_validate(spec)
+    accelerator = runtime.start(config.resources, threads=1)
     source = TextSource(texts, Letters(), max_tokens=12, shuffle=True, seed=config.seed) if texts else None
     models = Models(policy=policy, reference=reference, tokenizer=TokenIds())  # type: ignore[arg-type]
     return Trainer(config, accelerator, models, prompts=None, scorer=None, texts=source)  # type: ignore[arg-type]
