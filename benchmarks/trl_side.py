@@ -49,8 +49,9 @@ def load_tokenizer(folder):
     """By its files: transformers 4 does not know the class that transformers 5 names in them."""
     with open(os.path.join(folder, "tokenizer_config.json")) as file:
         config = json.load(file)
+    end = config["eos_token"]
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token=config["eos_token"], pad_token=config["eos_token"]
+        tokenizer_file=os.path.join(folder, "tokenizer.json"), eos_token=end, pad_token=end
     )
     template = os.path.join(folder, "chat_template.jinja")
     if os.path.exists(template):
