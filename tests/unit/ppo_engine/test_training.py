@@ -11,6 +11,9 @@ import torch
 
 from ppo_engine.batch import Sequences, make_sequences
 from ppo_engine.errors import NonFinite, NothingToTrainOn
+from ppo_engine.rewards import Scores
+from ppo_engine.rollout import Rollout
+from ppo_engine.summary import Stopwatch
 from ppo_engine.trainer import Trainer, Update
 from ppo_engine.training_state import capture, restore
 from tests.support.trainers import PAD, make_trainer, snapshot
@@ -315,3 +318,30 @@ def test_a_checkpoint_within_the_warm_up_has_no_moments_of_the_policy() -> None:
         step(one)
         step(other)
     assert unchanged(snapshot(one), snapshot(other)) == set(snapshot(one))
+
+
+# --- from a rollout ----------------------------------------------------------------------------------------------
+
+
+def test_a_rollout_is_learnt_from_without_its_dropped_responses() -> None:
+    """Dense rewards go to their tokens, the rest of the score to the last one, and a dropped response nowhere."""
+    trainer = make_trainer(kl={"init_kl_coef": 0.0}, ppo={"missing_eos_penalty": 0.5})
+    scores = Scores(
+        total=[9.0, math.nan, 9.0, 9.0],
+        tail=[1.0, math.nan, 0.5, 2.0],
+        token_rewards=[[0.1, 0.2, 0.3], None, None, [1.0, -1.0]],
+        components={},
+        dropped=[False, True, False, False],
+    )
+    rollout = Rollout(
+        exchanges=[],
+        sequences=responses(),
+        sampler_logprobs=torch.zeros(4, 4),
+        finished=[True, True, False, True],
+        scores=scores,
+    )
+    done = trainer.learn(rollout, Stopwatch())
+    wanted = [[0.1, 0.2, 1.3, 0], [0, 0, 0, 0], [0, 0, 0, 0], [1.0, 1.0, 0, 0]]
+    assert done.batch.rewards.tolist() == [pytest.approx(row) for row in wanted]
+    assert done.batch.scores.tolist() == pytest.approx([1.6, 0.0, 0.0, 2.0])
+    assert trainer.scalars(done)["ppo/mean_scores"] == pytest.approx(3.6 / 3)
