@@ -12,7 +12,7 @@ from ppo_engine.errors import CheckpointCorrupt, InvalidConfig
 class Cursor:
     """Draws the places 0 .. count - 1, each once per pass, every pass in a new order if `shuffle`.
 
-    `seed` says which orders; `fingerprint` is a digest of the set, `what` its name in messages.
+    `seed` says which orders; `fingerprint` is a digest of the set, `what` the name of one of its members in messages.
     """
 
     def __init__(self, count: int, *, shuffle: bool, seed: tuple[int, ...], fingerprint: str, what: str) -> None:
@@ -42,14 +42,12 @@ class Cursor:
             InvalidConfig: taken over another set, or with another seed.
         """
         if state.get("fingerprint") != self._fingerprint:
-            raise InvalidConfig(f"the {self._what} or the seed are not those that this run began with")
+            raise InvalidConfig(f"the {self._what}s or the seed are not those that this run began with")
         number, position = state.get("pass"), state.get("position")
         if not isinstance(number, int) or not isinstance(position, int):
-            raise CheckpointCorrupt(f"the cursor of the {self._what} has no place")
+            raise CheckpointCorrupt(f"the {self._what} cursor has no place")
         if number < 0 or not 0 <= position <= self._count:
-            raise CheckpointCorrupt(
-                f"the cursor of the {self._what} is out of range: pass {number}, position {position}"
-            )
+            raise CheckpointCorrupt(f"the {self._what} cursor is out of range: pass {number}, position {position}")
         self._enter(number, position)
 
     def _enter(self, number: int, position: int) -> None:

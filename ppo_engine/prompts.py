@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import TemplateError
 
 from ppo_engine.config import ChatConfig, PromptFile, PromptsConfig
-from ppo_engine.errors import CheckpointCorrupt, InvalidConfig, PromptsUnusable
+from ppo_engine.cursor import Cursor
+from ppo_engine.errors import InvalidConfig, PromptsUnusable
 from ppo_engine.sources import SourceError, resolve
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
@@ -150,10 +150,8 @@ class PromptSource:
         """Prompts that are longer than `max_tokens`, or have no token at all."""
         if not self._prompts:
             raise PromptsUnusable(f"none of the {len(lines)} prompts has between 1 and {max_tokens} tokens")
-        self._shuffle, self._seed = shuffle, seed
-        self._pass, self._position = 0, 0
-        self._order = self._order_of(0)
-        self._fingerprint = _fingerprint(self._prompts, shuffle=shuffle, seed=seed)
+        digest = _fingerprint(self._prompts, shuffle=shuffle, seed=seed)
+        self._cursor = Cursor(len(self._prompts), shuffle=shuffle, seed=(seed,), fingerprint=digest, what="prompt")
 
     def __len__(self) -> int:
         return len(self._prompts)
@@ -170,17 +168,11 @@ class PromptSource:
 
     def draw(self, count: int) -> list[Prompt]:
         """Return the next `count` prompts; every pass gives each prompt once."""
-        drawn = []
-        for _ in range(count):
-            if self._position == len(self._order):
-                self._enter(self._pass + 1, 0)
-            drawn.append(self._prompts[self._order[self._position]])
-            self._position += 1
-        return drawn
+        return [self._prompts[place] for place in self._cursor.draw(count)]
 
     def state_dict(self) -> dict[str, int | str]:
         """The place in the order, and a digest of all that the order depends on."""
-        return {"pass": self._pass, "position": self._position, "fingerprint": self._fingerprint}
+        return self._cursor.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Continue where `state` was taken.
@@ -189,23 +181,7 @@ class PromptSource:
             CheckpointCorrupt: not a state of a prompt source.
             InvalidConfig: taken over other prompts, or another seed.
         """
-        if state.get("fingerprint") != self._fingerprint:
-            raise InvalidConfig("the prompts or the seed are not those that this run began with")
-        number, position = state.get("pass"), state.get("position")
-        if not isinstance(number, int) or not isinstance(position, int):
-            raise CheckpointCorrupt("the prompt cursor has no place")
-        if number < 0 or not 0 <= position <= len(self):
-            raise CheckpointCorrupt(f"the prompt cursor is out of range: pass {number}, position {position}")
-        self._enter(number, position)
-
-    def _enter(self, number: int, position: int) -> None:
-        self._pass, self._position, self._order = number, position, self._order_of(number)
-
-    def _order_of(self, number: int) -> list[int]:
-        if not self._shuffle:
-            return list(range(len(self._prompts)))
-        shuffled: list[int] = np.random.default_rng((self._seed, number)).permutation(len(self._prompts)).tolist()
-        return shuffled
+        self._cursor.load_state_dict(state)
 
 
 def _tokenize(lines: Sequence[Line], tokenizer: Any, max_tokens: int | None, chat: ChatConfig | None) -> list[Prompt]:

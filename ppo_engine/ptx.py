@@ -43,7 +43,7 @@ class TextSource:
             raise PromptsUnusable(f"none of the {len(texts)} ptx texts has two tokens")
         digest = hashlib.sha256(json.dumps([shuffle, seed, self._rows]).encode()).hexdigest()
         self._cursor = Cursor(
-            len(self._rows), shuffle=shuffle, seed=(seed, _STREAM), fingerprint=digest, what="ptx texts"
+            len(self._rows), shuffle=shuffle, seed=(seed, _STREAM), fingerprint=digest, what="ptx text"
         )
 
     def __len__(self) -> int:
