@@ -86,7 +86,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("objective/logprobs", "nats", "Policy logprobs of the response tokens.", H),
     Metric("objective/ref_logprobs", "nats", "Reference logprobs of the response tokens.", H),
-    Metric("ppo/learning_rate", "1", "Learning rate used in this step."),
+    Metric("ppo/learning_rate", "1", "Learning rate of the policy used in this step; 0 while only the critic trains."),
     Metric("ppo/loss/policy", "1", f"Clipped policy loss; {_UPDATES}."),
     Metric("ppo/loss/value", "score^2", f"Clipped value loss without vf_coef; {_UPDATES}.", better=DOWN),
     Metric("ppo/loss/total", "1", f"Policy loss + vf_coef * value loss + the entropy, KL and ptx terms; {_UPDATES}."),

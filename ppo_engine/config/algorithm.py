@@ -106,7 +106,10 @@ class PPOConfig(Config):
     score_scaling: ScoreScaling = Field(ScoreScaling.NONE, description="Running scaling of the scores.")
     score_clip: float | None = Field(None, gt=0.0, description="Clip scores to +-this after scaling.")
     missing_eos_penalty: float | None = Field(
-        None, gt=0.0, le=1e6, description="Taken off the score of a response that did not end by itself."
+        None,
+        gt=0.0,
+        le=1e6,
+        description="Taken off the scaled and clipped score of a response that did not end by itself.",
     )
     overlong_buffer_tokens: int | None = Field(
         None,
@@ -118,7 +121,11 @@ class PPOConfig(Config):
     overlong_penalty: float = Field(1.0, gt=0.0, le=1e6, description="Largest over-long penalty, in score.")
     mask_truncated: bool = Field(False, description="Do not train on responses that did not end by themselves.")
     critic_warmup_steps: int = Field(
-        0, ge=0, le=10_000_000, description="First steps, in which only the critic is trained."
+        0,
+        ge=0,
+        le=10_000_000,
+        description="First steps, in which only the critic is trained: the policy, its optimizer state and the KL "
+        "coefficient stand still, and what is measured of the policy's update is absent.",
     )
     critic_warmup_until: float | None = Field(
         None,

@@ -11,7 +11,7 @@ import torch
 
 from ppo_engine.advantages import gae
 from ppo_engine.batch import make_sequences
-from ppo_engine.config import ValueHeadInit
+from ppo_engine.config import TrainConfig, ValueHeadInit, cross_checks
 from ppo_engine.errors import NonFinite
 from ppo_engine.masked import whiten
 from ppo_engine.models import Policy
@@ -111,6 +111,29 @@ def test_a_gradient_that_is_not_finite_never_reaches_a_weight() -> None:
     with pytest.raises(NonFinite):
         replay_step(trainer, case("default")["steps"][0])
     assert moved(before, weights(trainer)) == 0.0
+
+
+@pytest.mark.parametrize("scaling", ["scale", "normalise"])
+def test_scores_can_be_scaled(scaling: str) -> None:
+    trainer = make_trainer(case("default"), score_scaling=scaling)
+    step = case("default")["steps"][0]
+    stats = replay_step(trainer, step)
+    raw = torch.tensor(step["scores"], dtype=torch.float64)
+    wanted = raw / raw.std() if scaling == "scale" else (raw - raw.mean()) / raw.std()
+    assert stats["ppo/mean_scores"] == golden(float(wanted.mean()))
+    assert stats["ppo/std_scores"] == golden(float(wanted.std()))
+
+
+def test_a_config_of_defaults_can_be_built() -> None:
+    least = {
+        "model": {"policy": {"path": "p"}},
+        "prompts": {"inline": ["a"]},
+        "rewards": [{"name": "s", "rule": {"name": "sentiment"}}],
+        "ppo": {"steps": 1},
+    }
+    config = TrainConfig.model_validate(least)
+    assert cross_checks(config) == []
+    assert config.microbatch_size == config.minibatch_size == config.ppo.batch_size
 
 
 def test_a_single_response_token_trains_without_nan() -> None:
