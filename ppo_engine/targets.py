@@ -87,6 +87,6 @@ def advantages(batch: RolloutBatch, config: PPOConfig) -> Advantages:
         _, returns = gae(rewards, batch.old_values, batch.mask, gamma=config.gamma, lam=own)
     if config.whiten_advantages:
         found = whiten(found, batch.mask)
-    if not bool((torch.isfinite(found) & torch.isfinite(returns)).all()):
+    if not bool(torch.isfinite(found).all()):  # where all are, so are rewards, values and returns
         raise NonFinite("an advantage is not finite: a reward, a logprob or a value was not")
     return Advantages(advantages=found, returns=returns)

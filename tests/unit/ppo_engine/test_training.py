@@ -337,7 +337,7 @@ def test_a_rollout_is_learnt_from_without_its_dropped_responses() -> None:
         exchanges=[],
         sequences=responses(),
         sampler_logprobs=torch.zeros(4, 4),
-        finished=[True, True, False, True],
+        finished=[True, False, False, True],
         scores=scores,
     )
     done = trainer.learn(rollout, Stopwatch())
