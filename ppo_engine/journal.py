@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from ppo_engine.config import LoggingConfig
+from ppo_engine.config import TrainConfig
 from ppo_engine.events import Sample
 from ppo_engine.rundir import RunDir
 from ppo_engine.samples import append_samples, forget_samples_after
 from ppo_engine.stats import StepStats
 from ppo_engine.tensorboard import TensorBoardWriter
+from ppo_engine.wandb_writer import make_wandb
 
 
 class Writer(Protocol):
@@ -26,13 +27,21 @@ class Writer(Protocol):
 
 
 class Journal:
-    """All writers of a run. Opened after `step`: what an earlier attempt wrote beyond it is dropped."""
+    """All writers of a run. Opened after `step`: what an earlier attempt wrote beyond it is dropped.
 
-    def __init__(self, run: RunDir, config: LoggingConfig, step: int, *, resumed: bool) -> None:
+    Raises:
+        WandbUnavailable: wandb is asked for and cannot be used.
+    """
+
+    def __init__(
+        self, run: RunDir, config: TrainConfig, step: int, *, resumed: bool, identity: Mapping[str, Any] = {}
+    ) -> None:
         self._run = run
         forget_samples_after(run.samples, step if resumed else -1)
         self._writers: list[Writer] = []
-        if config.tensorboard:
+        if config.logging.wandb is not None:
+            self._writers.append(make_wandb(config, run, identity))
+        if config.logging.tensorboard:
             self._writers.append(TensorBoardWriter(run.tensorboard, step + 1 if resumed else None))
 
     def write(self, stats: StepStats, samples: Sequence[Sample]) -> None:

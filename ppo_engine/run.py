@@ -95,7 +95,9 @@ class Run:
             scratch=self.options.out.converted,
         )
         self.step = self.trainer.step
-        self.journal = Journal(self.options.out, self.config.logging, self.step, resumed=resume is not None)
+        self.journal = Journal(
+            self.options.out, self.config, self.step, resumed=resume is not None, identity=self.identity
+        )
 
     def _train(self) -> Finished:
         if self.options.resume is not None:

@@ -17,6 +17,7 @@ from ppo_engine import wandb_writer
 from ppo_engine.config import TrainConfig
 from ppo_engine.errors import WandbUnavailable, WandbUnreachable
 from ppo_engine.events import Sample
+from ppo_engine.journal import Journal
 from ppo_engine.rundir import RunDir
 from ppo_engine.stats import StepStats
 from ppo_engine.wandb_writer import make_wandb
@@ -177,3 +178,12 @@ def test_trouble_after_the_start_costs_the_charts_and_not_the_training(
         writer.write(stats(step), [])
     writer.close()
     assert said == ["wandb: OSError: pipe closed; the run goes on without it"]
+
+
+def test_the_journal_of_a_run_writes_to_it_too(wandb: Recorder, tmp_path: Path) -> None:
+    journal = Journal(RunDir(tmp_path), config(), 0, resumed=False, identity={"spec": "digest"})
+    journal.write(stats(1), [SAMPLE])
+    journal.close()
+    assert wandb.opened[0]["config"]["identity"] == {"spec": "digest"}
+    assert ([logged["step"] for logged in wandb.logged], wandb.finished) == ([1], 1)
+    assert (tmp_path / "samples.jsonl").exists()
