@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from ppo_engine.config import TrainConfig
-from ppo_engine.errors import GuardStopped, NonFinite
+from ppo_engine.errors import GuardStopped, NonFinite, WandbUnavailable
 from ppo_engine.events import CheckpointSaved, Event, Finished, GuardTripped, Outcome, RolledBack, StepDone
 from ppo_engine.run import Run, RunOptions
 from ppo_engine.rundir import RunDir, checkpoint_step
@@ -221,3 +222,11 @@ def test_values_of_every_token_are_stored_on_demand(models: Path, tmp_path: Path
         }
         assert sum(values["kl"]) == pytest.approx(line["kl"], abs=1e-5)
     assert all(sample.token_values is None for step in of_type(StepDone, events) for sample in step.samples)
+
+
+def test_a_run_that_asks_for_wandb_says_at_its_start_that_it_is_not_installed(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(WandbUnavailable, match="not installed"):
+        train(models, tmp_path, spec(1, logging={"wandb": {"mode": "offline"}}))
