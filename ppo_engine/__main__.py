@@ -1,5 +1,7 @@
 """`run SPEC --out DIR [--resume [CHECKPOINT]]`: one run as a process. `replay CASE`: recorded steps again.
 
+`wait`: import everything now, and become the run whose arguments come as a line of standard input.
+
 Standard output carries events, one JSON object a line; everything else goes to standard error. SIGTERM or SIGINT:
 finish the step, checkpoint, exit 0. A closed standard input pipe means that the supervisor is gone: leave within
 seconds. SIGUSR1 dumps all stacks to standard error. Exit code 0: finished or stopped; 1: failed, with a `failed` event;
@@ -24,6 +26,7 @@ from typing import TextIO
 
 from pydantic import ValidationError
 
+from ppo_engine import spare
 from ppo_engine.config import TrainConfig, expand_preset
 from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.errors import EngineError, InvalidConfig
@@ -39,7 +42,8 @@ log = logging.getLogger("ppo_engine")
 
 def main(argv: list[str] | None = None) -> int:
     """Run the program; returns its exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     pipe = _claim_stdout()
@@ -51,6 +55,8 @@ def main(argv: list[str] | None = None) -> int:
         pipe.write(event.model_dump_json() + "\n")
         pipe.flush()
 
+    if arguments.command == "wait":
+        arguments = parser.parse_args(["run", *spare.wait()])
     try:
         return _replay(arguments.case, pipe) if arguments.command == "replay" else _run(arguments, emit)
     except EngineError as error:
@@ -202,6 +208,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--attempt", type=int, default=1, metavar="N", help="number that marks this attempt's files")
     run.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     run.add_argument("--keep-checkpoints", action="store_true", help="never remove an old checkpoint")
+    commands.add_parser("wait", help="import everything, then become the run that a line of standard input describes")
     replay = commands.add_parser("replay", help="feed recorded steps through the optimiser; one JSON line per step")
     replay.add_argument(
         "case", type=Path, metavar="CASE.json", help="recorded case (ppo_engine/replay.py has its form)"

@@ -74,6 +74,7 @@ class Run:
         Raises:
             EngineError: the run cannot go on.
         """
+        self._enter(Phase.LOADING)  # before all that takes time: whoever started this hears that it began
         self.accelerator = runtime.start(self.config.resources, threads=self.options.threads)
         with runtime.memory_errors():
             self._load(self.options.resume)
@@ -84,7 +85,6 @@ class Run:
 
     def _load(self, resume: Path | None) -> None:
         """Make the trainer, anew or from a checkpoint, and open the journal behind its step."""
-        self._enter(Phase.LOADING)
         self.trainer, self.identity = build_trainer(
             self.config,
             self.accelerator,
@@ -227,6 +227,7 @@ class Run:
         from_step = self.step
         self.journal.close()
         del self.trainer  # two of them may not fit
+        self._enter(Phase.LOADING)
         self._load(folder)
         self.trainer.begin_again(guards.learning_rate_factor, guards.rollbacks)
         log.warning("rolled back from step %d to step %d", from_step, self.step)
