@@ -28,6 +28,10 @@ class Pace:
     def __post_init__(self) -> None:
         self._heard_at = self.started_at
 
+    def begin(self, now: float) -> None:
+        """Note that an engine starts: silence is counted from here."""
+        self._heard_at = now
+
     def hear(self, event: Event, now: float) -> None:
         """Note an event, after it was dealt with: the time a slow database takes is not the engine's silence."""
         self._heard_at = now
@@ -38,7 +42,11 @@ class Pace:
 
     def silent_too_long(self, now: float) -> bool:
         """Whether a live engine would have said something by now."""
-        return now - self._heard_at > self.silence_limit_seconds
+        return self.silent_seconds(now) > self.silence_limit_seconds
+
+    def silent_seconds(self, now: float) -> float:
+        """How long nothing was heard."""
+        return now - self._heard_at
 
     def over_time(self, now: float) -> bool:
         """Whether the attempts have used up the job's run time."""

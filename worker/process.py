@@ -49,6 +49,31 @@ class Exit:
             return cls(code=None, signal=f"SIG{-returncode}")
 
 
+Popen = subprocess.Popen[bytes]
+
+
+def spawn(command: Sequence[str], env: Mapping[str, str]) -> Popen:
+    """Start an engine in a process group of its own, with three pipes; raises OSError when it cannot be run."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(env), start_new_session=True)
+
+
+def bury(process: Popen) -> Exit:
+    """Kill what is left of a spawned process and its group, reap it, close its pipes; returns how it ended."""
+    if process.returncode is None:
+        _killpg(process, signal.SIGKILL)
+        process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    return Exit.of(process.returncode)
+
+
+def _killpg(process: Popen, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
 class EngineProcess:
     """A running engine. `read` belongs to one thread; `terminate`, `kill` and `dump_stacks` may be called from any.
 
@@ -56,20 +81,13 @@ class EngineProcess:
     end-of-file and stops. No other child can hold that pipe open, since all its descriptors are close-on-exec.
     """
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], log: EngineLog) -> None:
-        """Start it; raises OSError when the command cannot be run."""
+    def __init__(self, process: Popen, log: EngineLog) -> None:
+        """Take over a process that `spawn` started."""
         self._log = log
+        self._popen = process
         self._buffer = bytearray()
         self._lock = threading.Lock()
         self._exited_at: float | None = None
-        self._popen = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(env),
-            start_new_session=True,
-        )
         self._selector = selectors.DefaultSelector()
         self._watch(self._popen.stdout, self._events)
         self._watch(self._popen.stderr, self._take_log)
@@ -119,28 +137,21 @@ class EngineProcess:
         self._popen.wait()
         self._exited()
         self._selector.close()
-        for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
-            if pipe is not None:
-                pipe.close()
         self._log.close()
-        return Exit.of(self._popen.returncode)
+        return bury(self._popen)
 
     def _exited(self) -> bool:
         with self._lock:
             if self._exited_at is None and self._popen.poll() is not None:
                 self._exited_at = time.monotonic()
                 # What it started must not outlive it and keep the device.
-                self._killpg(signal.SIGKILL)
+                _killpg(self._popen, signal.SIGKILL)
             return self._exited_at is not None
 
     def _signal_group(self, number: signal.Signals) -> None:
         with self._lock:
             if self._exited_at is None:
-                self._killpg(number)
-
-    def _killpg(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+                _killpg(self._popen, number)
 
     def _watch(self, pipe: IO[bytes] | None, take: Callable[[bytes], Iterator[Event]]) -> None:
         if pipe is None:

@@ -19,6 +19,7 @@ from worker.lease import now
 from worker.settings import WorkerSettings
 from worker.shutdown import Shutdown
 from worker.slots import Slots
+from worker.spare import Spare
 from worker.supervisor import Supervisor
 from worker.tasks import add_run_job, wake
 from worker.ticker import Ticker
@@ -35,6 +36,11 @@ class Service:
         self._shutdown = Shutdown()
         self._gauges = Gauges()
         self._metrics_url = ""
+        self._spare = (
+            Spare([*settings.engine_command, "wait"], settings.engine_env(settings.threads_per_engine))
+            if settings.warm_engine
+            else None
+        )
         self._poller = Ticker("poll", self._poll, every_seconds=settings.poll_interval_seconds)
         self._tickers = [
             self._poller,
@@ -83,6 +89,8 @@ class Service:
         self._slots.wait_until_idle()
         for ticker in self._tickers:
             ticker.stop()
+        if self._spare is not None:
+            self._spare.close()
         with suppress(Unavailable):
             lifecycle.forget_worker(self._db, self._settings.worker_id)
 
@@ -102,7 +110,13 @@ class Service:
         if claim is None:
             return None
         return Supervisor(
-            claim, claimed_at=sent_at, db=self._db, settings=settings, gauges=self._gauges, shutdown=self._shutdown
+            claim,
+            claimed_at=sent_at,
+            db=self._db,
+            settings=settings,
+            gauges=self._gauges,
+            shutdown=self._shutdown,
+            spare=self._spare,
         )
 
     def _poll(self) -> None:
@@ -111,27 +125,32 @@ class Service:
         Embedded, the process wakes itself through Celery's in-process broker. With a real broker it claims directly, so
         that losing the broker costs a poll interval and never a job.
         """
-        if self._settings.embedded:
-            self._wake_myself()
-        else:
-            while self._slots.start_next():
-                pass
+        found = self._wake_myself() if self._settings.embedded else self._start_jobs()
+        if self._spare is not None and not found and self._slots.free and not self._shutdown.asked:
+            self._spare.keep()
         self._gauges.polled()
 
-    def _wake_myself(self) -> None:
+    def _start_jobs(self) -> int:
+        started = 0
+        while self._slots.start_next():
+            started += 1
+        return started
+
+    def _wake_myself(self) -> int:
         """Publish no more wake-ups than there are free slots; a job that stays queued is due again at the next poll."""
         if self._shutdown.asked:
             # Celery's blocking loop looks up only when a message comes, or after 2 s, and needs to do so twice to end.
             for _ in range(2):
                 wake(self._app, "nobody", self._settings.queue_names[0])
-            return
+            return 0
         free = self._slots.free
         if free == 0:
-            return
+            return 0
         due = lifecycle.due_wakeups(self._db, every_seconds=self._settings.poll_interval_seconds)
         mine = [(job_id, queue) for job_id, queue in due if queue in self._settings.queue_names]
         for job_id, queue in mine[:free]:
             wake(self._app, job_id, queue)
+        return len(mine)
 
     def _reap(self) -> None:
         for job_id in lifecycle.reap(self._db):

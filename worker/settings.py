@@ -86,6 +86,8 @@ class WorkerSettings(DomainSettings):
     comma separated. `ppo up` allows this machine's loopback."""
     reward_token_file: Path | None = None
     """File with a bearer token for the hosts in reward_hosts; no other host ever gets it."""
+    warm_engine: bool = True
+    """Keep one engine process waiting while a slot is free: a job starts seconds sooner, for 400 MB of memory."""
     engine_log_bytes: int = Field(64 * 2**20, ge=4096)
     """Size at which an engine's log is rotated; one older part is kept."""
 
@@ -130,25 +132,14 @@ class WorkerSettings(DomainSettings):
     def threads_per_engine(self) -> int:
         return self.engine_threads or max(1, (os.cpu_count() or 1) // self.slots)
 
-    def engine_arguments(self, run_dir: RunDir, *, attempt: int, checkpoint: str | None, threads: int) -> list[str]:
-        """The command line of an engine."""
+    def run_arguments(self, run_dir: RunDir, *, attempt: int, checkpoint: str | None, threads: int) -> list[str]:
+        """What follows `engine_command run`."""
         resume = ["--resume", str(run_dir.root / checkpoint)] if checkpoint else []
         roots = [part for root in self.model_roots for part in ("--root", str(root))]
         hosts = [part for host in self.reward_hosts for part in ("--reward-host", host)]
         token = ["--reward-token-file", str(self.reward_token_file.resolve())] if self.reward_token_file else []
         how = ["--attempt", str(attempt), "--threads", str(threads), "--keep-checkpoints"]
-        return [
-            *self.engine_command,
-            "run",
-            str(run_dir.spec),
-            "--out",
-            str(run_dir.root),
-            *how,
-            *resume,
-            *roots,
-            *hosts,
-            *token,
-        ]
+        return [str(run_dir.spec), "--out", str(run_dir.root), *how, *resume, *roots, *hosts, *token]
 
     def engine_env(self, threads: int) -> dict[str, str]:
         """The environment of an engine: nothing of the service's own, so no database or broker credentials."""

@@ -17,15 +17,18 @@ from worker.lease import LeaseKeeper
 from worker.oom import oom_kills
 from worker.outcome import Reason, Seen, Verdict, start_failed, verdict
 from worker.pace import Pace
-from worker.process import EngineProcess, Exit, ProtocolError
+from worker.process import EngineProcess, Exit, ProtocolError, spawn
 from worker.recorder import Recorder
 from worker.settings import WorkerSettings
 from worker.shutdown import Shutdown
+from worker.spare import Spare
 
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.2
 _DUMP_SECONDS = 1.0
+_ANSWER_SECONDS = 60.0
+"""A waiting engine begins at once; one that was still importing when it was taken needs seconds."""
 
 
 class Supervisor:
@@ -40,12 +43,16 @@ class Supervisor:
         settings: WorkerSettings,
         gauges: Gauges,
         shutdown: Shutdown,
+        spare: Spare | None = None,
     ) -> None:
-        """`claimed_at`: `worker.lease.now()` just before the claim was sent."""
+        """`claimed_at`: `worker.lease.now()` just before the claim was sent. `spare`: where a process may wait."""
         self._claim = claim
         self._settings = settings
         self._gauges = gauges
         self._shutdown = shutdown
+        self._spare = spare
+        self._unanswered = False
+        """The engine was a waiting process, and has not said yet that it began."""
         self._run_dir = settings.run_dir(claim.lease.job_id)
         self._engine: EngineProcess | None = None
         self._reason: Reason | None = None
@@ -91,21 +98,24 @@ class Supervisor:
             self._count("lost", "supervisor")
 
     def _attempt(self) -> Verdict:
-        attempt = self._claim.lease.attempt
         killed_before = oom_kills()
-        try:
-            engine, engine_log = self._start_engine()
-        except OSError as error:
-            log.exception("%s: the engine cannot be started", self._claim.lease.job_id)
-            return start_failed(error, attempt)
-        self._gauges.started(again=attempt > 1)
-        try:
-            self._watch(engine)
-        finally:
-            exit_ = engine.close()
+        for spare in (self._spare, None):
+            try:
+                engine, engine_log = self._start_engine(spare)
+            except OSError as error:
+                log.exception("%s: the engine cannot be started", self._claim.lease.job_id)
+                return start_failed(error, self._claim.lease.attempt)
+            try:
+                self._watch(engine)
+            finally:
+                exit_ = engine.close()
+            if not self._unanswered or self._end_reason() is not None:
+                break
+            # It has done nothing yet, so a second process does nothing twice.
+            log.warning("%s: the waiting engine did not begin (%s)", self._claim.lease.job_id, exit_)
         return verdict(self._seen(exit_, engine_log, oom_killed=oom_kills() > killed_before))
 
-    def _start_engine(self) -> tuple[EngineProcess, EngineLog]:
+    def _start_engine(self, spare: Spare | None) -> tuple[EngineProcess, EngineLog]:
         run_files.prepare(self._run_dir, self._claim.spec.train_config(), kept=self._claim.kept)
         engine_log = EngineLog(
             self._run_dir.log(self._claim.lease.attempt),
@@ -113,15 +123,25 @@ class Supervisor:
             secrets=self._settings.engine_secrets(),
         )
         threads = self._claim.spec.resources.threads or self._settings.threads_per_engine
-        command = self._settings.engine_arguments(
+        arguments = self._settings.run_arguments(
             self._run_dir, attempt=self._claim.lease.attempt, checkpoint=self._claim.checkpoint, threads=threads
         )
+        engine = spare.take(arguments, engine_log) if spare is not None else None
+        self._unanswered = engine is not None
+        self._pace.begin(time.monotonic())
+        if engine is None:
+            engine = self._start_process(arguments, threads, engine_log)
+        self._engine = engine
+        self._gauges.started(again=self._claim.lease.attempt > 1)
+        return engine, engine_log
+
+    def _start_process(self, arguments: list[str], threads: int, engine_log: EngineLog) -> EngineProcess:
+        command = [*self._settings.engine_command, "run", *arguments]
         try:
-            self._engine = EngineProcess(command, env=self._settings.engine_env(threads), log=engine_log)
+            return EngineProcess(spawn(command, self._settings.engine_env(threads)), engine_log)
         except OSError:
             engine_log.close()
             raise
-        return self._engine, engine_log
 
     def _watch(self, engine: EngineProcess) -> None:
         """Have events recorded until the engine has ended, ending it where it must be."""
@@ -140,6 +160,7 @@ class Supervisor:
 
     def _listen(self, engine: EngineProcess) -> None:
         for event in engine.read(_TICK_SECONDS):
+            self._unanswered = False
             self._recorder.record(event)
             self._pace.hear(event, time.monotonic())
         self._recorder.record_phase()
@@ -154,6 +175,9 @@ class Supervisor:
             self._ask_to_stop(engine, Reason.MAX_RUNTIME, now, f"{self._pace.max_runtime_seconds:.0f} s")
         if self._recorder.final is not None:
             self._deadline = min(self._deadline, now + self._settings.grace_seconds)
+        elif self._unanswered:
+            if self._pace.silent_seconds(now) > _ANSWER_SECONDS:
+                engine.kill()
         elif self._reason is None and self._pace.silent_too_long(now):
             self._end_hang(engine, now)
         if now > self._deadline or self._shutdown.urgent:

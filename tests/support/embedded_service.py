@@ -52,7 +52,7 @@ class RunningService:
             return self.pid(victim)
         worker = self.pid("worker")
         engines = (pid for pid, parent, command in processes() if parent == worker and "ppo_engine" in command)
-        return next(engines, None)
+        return next((pid for pid in engines if not _waits(pid)), None)
 
     def wait_for_checkpoint(self, job_id: str) -> None:
         """Return as soon as the job has one: seen on the disk, because an API tells it a second or two later."""
@@ -86,6 +86,14 @@ def processes() -> list[tuple[int, int, str]]:
     )
     rows = [line.split(maxsplit=3) for line in table.stdout.splitlines()]
     return [(int(row[0]), int(row[1]), row[3]) for row in rows if not row[2].startswith("Z")]
+
+
+def _waits(pid: int) -> bool:
+    """Whether an engine's process has no job yet."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() in ("ppo-imports", "ppo-waits")
+    except OSError:
+        return False
 
 
 def command(home: Path) -> list[str]:

@@ -235,6 +235,17 @@ def _stop_with_supervisor(run: Run) -> None:
     os._exit(75)
 
 
+def _wait() -> list[str]:
+    """The arguments of a run, from a line of standard input."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit(0)
+        line += byte
+    return ["run", *json.loads(line)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["run"])
@@ -245,10 +256,11 @@ def main() -> int:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--root", action="append")
     parser.add_argument("--keep-checkpoints", action="store_true")
-    run = Run(parser.parse_args())
+    run = Run(parser.parse_args(_wait() if sys.argv[1:] == ["wait"] else None))
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stopping", True))
     threading.Thread(target=_stop_with_supervisor, args=(run,), daemon=True).start()
+    print(f"process {os.getpid()}", file=sys.stderr, flush=True)
     return run()
 
 

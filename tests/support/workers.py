@@ -30,6 +30,7 @@ ENGINE_COMMAND = [sys.executable, str(SCRIPTED_ENGINE)]
 QUICK: dict[str, Any] = {
     "engine_command": ENGINE_COMMAND,
     "engine_threads": 1,
+    "warm_engine": False,
     "poll_seconds": 0.2,
     "lease_seconds": 4.0,
     "fence_seconds": 3.0,

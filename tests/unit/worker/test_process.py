@@ -19,7 +19,7 @@ from ppo_engine.events import CheckpointSaved, Event, Finished, Started, StepDon
 from tests.support.servers import wait_until
 from tests.support.workers import SCRIPTED_ENGINE, process_is_gone
 from worker.engine_log import EngineLog
-from worker.process import EngineProcess, Exit, ProtocolError
+from worker.process import EngineProcess, Exit, ProtocolError, spawn
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def start(
     (folder / "spec.json").write_text(json.dumps(spec))
     log = EngineLog(folder / "engine-1.log", max_bytes=10**6)
     command = [sys.executable, str(SCRIPTED_ENGINE), "run", str(folder / "spec.json"), "--out", str(folder)]
-    engine = EngineProcess(command, env={"PATH": os.environ["PATH"]}, log=log)
+    engine = EngineProcess(spawn(command, {"PATH": os.environ["PATH"]}), log)
     started.append(engine)
     return engine, log
 
@@ -153,11 +153,11 @@ def test_the_engine_ends_when_its_supervisor_is_killed(tmp_path: Path) -> None:
         import subprocess, sys, time
         from pathlib import Path
         from worker.engine_log import EngineLog
-        from worker.process import EngineProcess
+        from worker.process import EngineProcess, spawn
         folder = Path({str(tmp_path)!r})
         log = EngineLog(folder / "engine-1.log", max_bytes=10**6)
         command = [sys.executable, {str(SCRIPTED_ENGINE)!r}, "run", str(folder / "spec.json"), "--out", str(folder)]
-        engine = EngineProcess(command, env={{}}, log=log)
+        engine = EngineProcess(spawn(command, {{}}), log)
         other = subprocess.Popen(["sleep", "60"])
         print(engine.pid, other.pid, flush=True)
         while True:

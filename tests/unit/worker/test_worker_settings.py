@@ -57,30 +57,30 @@ def test_the_engine_gets_no_credentials_of_the_service(monkeypatch: pytest.Monke
 
 
 def test_the_engines_command_line(tmp_path: Path) -> None:
-    settings = WorkerSettings(engine_command=["engine"], model_roots=[Path("a"), Path("b")])
+    settings = WorkerSettings(model_roots=[Path("a"), Path("b")])
     run_dir = RunDir(tmp_path / "runs" / "job_1")
-    command = settings.engine_arguments(run_dir, attempt=4, checkpoint="checkpoints/step-00000010-3", threads=2)
-    assert command[:3] == ["engine", "run", str(run_dir.spec)]
+    command = settings.run_arguments(run_dir, attempt=4, checkpoint="checkpoints/step-00000010-3", threads=2)
+    assert command[0] == str(run_dir.spec)
     assert command[command.index("--out") + 1] == str(run_dir.root)
     assert command[command.index("--attempt") + 1] == "4"
     assert command[command.index("--resume") + 1] == str(run_dir.checkpoint(10, 3))
     assert [command[i + 1] for i, part in enumerate(command) if part == "--root"] == ["a", "b"]
     assert "--keep-checkpoints" in command
-    assert "--resume" not in settings.engine_arguments(run_dir, attempt=1, checkpoint=None, threads=2)
+    assert "--resume" not in settings.run_arguments(run_dir, attempt=1, checkpoint=None, threads=2)
 
 
 def test_reward_hosts_reach_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PPO_REWARD_HOSTS", "localhost, judge:8765,::1,")
     monkeypatch.setenv("PPO_REWARD_TOKEN_FILE", str(tmp_path / "token"))
     run_dir = RunDir(tmp_path / "runs" / "job_1")
-    command = WorkerSettings().engine_arguments(run_dir, attempt=1, checkpoint=None, threads=2)
+    command = WorkerSettings().run_arguments(run_dir, attempt=1, checkpoint=None, threads=2)
     hosts = [command[i + 1] for i, part in enumerate(command) if part == "--reward-host"]
     assert hosts == ["localhost", "judge:8765", "::1"]
     assert command[command.index("--reward-token-file") + 1] == str(tmp_path / "token")
 
 
 def test_without_settings_no_reward_host_is_named(tmp_path: Path) -> None:
-    command = WorkerSettings().engine_arguments(RunDir(tmp_path), attempt=1, checkpoint=None, threads=2)
+    command = WorkerSettings().run_arguments(RunDir(tmp_path), attempt=1, checkpoint=None, threads=2)
     assert not [part for part in command if part.startswith("--reward")]
 
 
