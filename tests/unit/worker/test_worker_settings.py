@@ -47,11 +47,13 @@ def test_the_engine_gets_no_credentials_of_the_service(monkeypatch: pytest.Monke
     monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     settings = WorkerSettings()
     env = settings.engine_env(threads=3)
     assert "s3cr3t" not in " ".join(env.values())
     assert not [name for name in env if name.startswith("PPO_")]
     assert (env["HF_HOME"], env["CUDA_VISIBLE_DEVICES"], env["OMP_NUM_THREADS"]) == ("cache", "1", "3")
+    assert env["GOMP_SPINCOUNT"] == "7"
     assert env["WANDB_API_KEY"] == "0123456789abcdef"
     assert settings.engine_secrets() == ["hf_0123456789", "0123456789abcdef"]
 
