@@ -51,7 +51,8 @@ class Sequences:
     def to(self, device: torch.device) -> Sequences:
         """The same on a device."""
         tensors: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Sequences(**{name: None if tensor is None else tensor.to(device) for name, tensor in tensors.items()})
+        moved: dict[str, Any] = {name: None if t is None else t.to(device) for name, t in tensors.items()}
+        return Sequences(**moved)
 
 
 def make_sequences(

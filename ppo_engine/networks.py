@@ -210,6 +210,8 @@ def _reference(
     if wanted is not origin.language:
         return wanted
     reset = None if restored is None else restored.tensors.get("reference")
+    if reset is not None:  # held in bf16 where it was saved in a run of that precision, and this may be another
+        reset = {name: tensor.float() for name, tensor in reset.items()}
     values = reset or (_before_training(origin, language) if adapters is None else adapters.before_training())
     return OverlaidReference(language, Overlay(language.model, values), was_reset=reset is not None)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from torch import Tensor
 
 from ppo_engine import checkpoint, runtime
@@ -42,6 +43,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def _fresh_accelerator() -> Iterator[None]:
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
 def config(model: dict[str, Any], **changes: Any) -> TrainConfig:
     base: dict[str, Any] = {
         "model": {"policy": {"path": "policy"}} | model,
@@ -60,6 +67,7 @@ class Runs:
 
     def __init__(self, wanted: TrainConfig, root: Path, out: Path) -> None:
         self.config, self.root, self.out = wanted, root, RunDir(out)
+        AcceleratorState._reset_state(reset_partial_state=True)  # its precision is that of the process
         self.accelerator = runtime.start(wanted.resources, threads=1)
 
     def start(self, resume: Path | None = None) -> tuple[Trainer, dict[str, Any]]:
@@ -228,3 +236,14 @@ def test_bf16_computes_on_fp32_weights(models: Path, tmp_path: Path, kind: str) 
     assert all(tensor.dtype is torch.float32 for tensor in after.values())
     steps = [float((after[name] - before[name]).abs().max()) for name in before]
     assert 0.0 < max(steps) < 0.01
+
+
+def test_a_bf16_run_can_go_on_in_fp32(models: Path, tmp_path: Path) -> None:
+    resources = {"device": "cpu", "precision": "bf16"}
+    runs = Runs(config(KINDS["reset"], resources=resources), models, tmp_path)
+    trainer, identity = runs.start()
+    steps = trainer.steps()
+    next(steps), next(steps)
+    folder = runs.save(trainer, identity)
+    resumed, _ = Runs(config(KINDS["reset"]), models, tmp_path).start(folder)
+    assert [step.stats.step for step in resumed.steps()] == [3, 4]
