@@ -247,3 +247,16 @@ def test_a_bf16_run_can_go_on_in_fp32(models: Path, tmp_path: Path) -> None:
     folder = runs.save(trainer, identity)
     resumed, _ = Runs(config(KINDS["reset"]), models, tmp_path).start(folder)
     assert [step.stats.step for step in resumed.steps()] == [3, 4]
+
+
+@pytest.mark.parametrize("penalty", ["kl", "full"])
+@pytest.mark.parametrize("kind", ["full", "lora", "top layer", "lora, gpt2"])
+def test_the_own_reference_is_as_good_as_a_second_model(models: Path, tmp_path: Path, kind: str, penalty: str) -> None:
+    """The same model, loaded again as a reference of its own, gives the same KL all the way."""
+    policy = KINDS[kind].get("policy", {"path": "policy"})
+    kl = []
+    for model in (KINDS[kind], KINDS[kind] | {"reference": {"source": policy}}):
+        trainer, _ = Runs(config(model, kl={"penalty": penalty}), models, tmp_path).start()
+        kl.append([step.stats.scalars["objective/kl"] for step in trainer.steps()])
+    assert kl[0] == pytest.approx(kl[1], rel=1e-4, abs=1e-5)
+    assert kl[0][-1] != 0.0
