@@ -201,6 +201,17 @@ def test_batches_that_do_not_divide(minibatch: int, accumulate: int, steps: int)
     assert all(math.isfinite(value) for value in whole.scalars.values())
 
 
+def test_accumulated_gradients_are_the_mean_over_the_minibatches_that_train() -> None:
+    """Minibatches of one, in two groups of three: the second has the dropped response, so it is a mean over two."""
+    alone = EVERYTHING | {"ptx": None}
+    single = update(sections=alone, minibatch_size=1).gradients
+    grouped = update(sections=alone, minibatch_size=1, gradient_accumulation_steps=3).gradients
+    assert (len(single), len(grouped)) == (SIZE - 1, 2)
+    for gradients, parts in zip(grouped, (single[:3], single[3:]), strict=True):
+        for name, gradient in gradients.items():
+            assert_close(gradient, sum(part[name] for part in parts) / len(parts), 2e-5)
+
+
 # --- an oracle of its own: one sequence at a time, one token at a time -------------------------------------------
 
 
