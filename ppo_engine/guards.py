@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ppo_engine.config import Direction, GuardAction, GuardRule
+from ppo_engine.rundir import RunDir
 from ppo_engine.stats import Better, scalar_metric
 
 
@@ -81,6 +83,13 @@ class Guards:
         self.times[trip.index] += 1
         self.streaks = [0] * len(self.rules)
 
+    def recall(self, times: Sequence[int]) -> bool:
+        """Count rollbacks that happened after the checkpoint was written; returns whether there were any."""
+        if len(times) != len(self.rules) or not any(a > b for a, b in zip(times, self.times, strict=True)):
+            return False
+        self.times = [max(pair) for pair in zip(times, self.times, strict=True)]
+        return True
+
     def exhausted(self, trip: Trip) -> bool:
         """Whether the rule rolled back as often as it may."""
         return self.times[trip.index] >= trip.rule.max_times
@@ -105,6 +114,18 @@ def describe(rule: GuardRule) -> str:
     bound = f"above {rule.above:g}" if rule.above is not None else f"below {rule.below:g}"
     steps = f" for {rule.for_steps} steps" if rule.for_steps > 1 else ""
     return f"{rule.metric} {bound}{steps}"
+
+
+def write_rollbacks(run: RunDir, times: Sequence[int]) -> None:
+    """Remember rollbacks where no checkpoint does: the one gone back to was written before them."""
+    partial = run.rollbacks.with_suffix(".partial")
+    partial.write_text(json.dumps(list(times)))
+    partial.replace(run.rollbacks)
+
+
+def read_rollbacks(run: RunDir) -> list[int]:
+    """What `write_rollbacks` wrote; nothing if there was no rollback."""
+    return list(json.loads(run.rollbacks.read_text())) if run.rollbacks.exists() else []
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from ppo_engine.events import (
     Started,
     StepDone,
 )
-from ppo_engine.guards import Trip, describe
+from ppo_engine.guards import Trip, describe, read_rollbacks, write_rollbacks
 from ppo_engine.inspection import keep_for_inspection
 from ppo_engine.journal import Journal
 from ppo_engine.oversight import Finding, Oversight
@@ -102,7 +103,9 @@ class Run:
     def _train(self) -> Finished:
         if self.options.resume is not None:
             self.oversight.load_state_dict(checkpoint.read_values(self.options.resume)["oversight"])
-        elif not self.stopping:
+        if self.oversight.guards.recall(read_rollbacks(self.options.out)):
+            self._begin_again()
+        if self.options.resume is None and not self.stopping:
             self._begin()
         while not self.stopping and self.step < self.config.ppo.steps:
             try:
@@ -224,14 +227,21 @@ class Run:
             why = "there is no checkpoint" if folder is None else f"it rolled back {trip.rule.max_times} times before"
             raise error or GuardStopped(f"guard: {describe(trip.rule)}{_was(trip)}; {why}")
         guards.rolled_back(trip)
+        write_rollbacks(self.options.out, guards.times)
         from_step = self.step
         self.journal.close()
         del self.trainer  # two of them may not fit
+        gc.collect()
         self._enter(Phase.LOADING)
         self._load(folder)
-        self.trainer.begin_again(guards.learning_rate_factor, guards.rollbacks)
+        self._begin_again()
         log.warning("rolled back from step %d to step %d", from_step, self.step)
         self.emit(RolledBack(step=from_step, to_step=self.step, learning_rate_factor=guards.learning_rate_factor))
+
+    def _begin_again(self) -> None:
+        """What rollbacks made of the run, which the checkpoint gone back to does not know."""
+        guards = self.oversight.guards
+        self.trainer.begin_again(guards.learning_rate_factor, guards.rollbacks)
 
     def _checkpoint_due(self, finding: Finding) -> bool:
         scheduled = self.step % self.config.checkpoint.every_steps == 0

@@ -3,6 +3,7 @@
 spec.json                          the resolved spec
 engine-<attempt>.log               standard error of one attempt
 samples.jsonl                      one line per stored response
+rollbacks.json                     how often each guard rolled the run back
 tensorboard/                       event files
 converted/                         models made from GGUF files
 inspection/step-00000010-3/        what step 10 of attempt 3 worked on, if its numbers were not finite
@@ -56,6 +57,10 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    @property
+    def rollbacks(self) -> Path:
+        return self.root / "rollbacks.json"
 
     def inspection(self, step: int, attempt: int) -> Path:
         """What a step worked on whose numbers were not finite."""

@@ -171,6 +171,29 @@ def test_a_rollback_goes_back_to_the_checkpoint_before_the_trouble_with_a_smalle
     assert [event.step for event in of_type(CheckpointSaved, events)] == [0]
 
 
+def test_a_run_killed_after_a_rollback_still_knows_of_it(models: Path, tmp_path: Path) -> None:
+    """The checkpoint gone back to was written before the rollback, and says nothing of it."""
+    rule = guard(action="rollback", for_steps=2, learning_rate_factor=0.5, max_times=1)
+    events: list[Event] = []
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, RolledBack):
+            raise KeyboardInterrupt
+
+    options = RunOptions(out=RunDir(tmp_path), roots=[models])
+    with pytest.raises(KeyboardInterrupt):
+        Run(TrainConfig.model_validate(spec(50, **rule)), options, emit)()
+    resumed: list[Event] = []
+    options = RunOptions(out=RunDir(tmp_path), roots=[models], resume=RunDir(tmp_path).checkpoint(0, 1))
+    with pytest.raises(GuardStopped, match="rolled back 1 times before"):
+        Run(TrainConfig.model_validate(spec(50, **rule)), options, resumed.append)()
+    first, second = of_type(StepDone, events)[0], of_type(StepDone, resumed)[0]
+    assert (first.step, second.step) == (1, 1)
+    assert second.scalars["ppo/learning_rate"] == first.scalars["ppo/learning_rate"] / 2
+    assert [sample.response for sample in first.samples] != [sample.response for sample in second.samples]
+
+
 def test_numbers_that_are_not_finite_are_kept_for_inspection_and_end_the_run(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
