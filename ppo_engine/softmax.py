@@ -65,7 +65,7 @@ def picked_logprobs(logits: Tensor, targets: Tensor, temperature: float = 1.0) -
     Returns:
         Two [N], nats. The entropy has no gradient.
     """
-    found: tuple[Tensor, Tensor] = _Picked.apply(logits, targets, temperature)
+    found: tuple[Tensor, Tensor] = _Picked.apply(logits, targets, temperature)  # type: ignore[no-untyped-call]
     return found
 
 
