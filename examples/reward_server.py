@@ -7,9 +7,10 @@ A job uses it as a reward component (a worker calls addresses that are not publi
 
     {"name": "news", "http": {"url": "http://127.0.0.1:8765/score"}}
 
-POST /score with {"prompts": [...], "responses": [...], "records": [...]} answers {"scores": [...]}: a number for each
-response, or null for one without a score. Put your own reward in the place of `score`; a record is the prompt's JSON
-line with whatever it says beside the prompt. Calls come in parallel, one per thread.
+examples/specs/reward-server.json is a whole job. POST /score with {"prompts": [...], "responses": [...],
+"records": [...]} answers {"scores": [...]}: a number for each response, or null for one without a score. Put your own
+reward in the place of `score`; a record is the prompt's JSON line with whatever it says beside the prompt. Calls come in
+parallel, one per thread.
 """
 
 from __future__ import annotations
