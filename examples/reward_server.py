@@ -9,8 +9,8 @@ A job uses it as a reward component (a worker calls addresses that are not publi
 
 examples/specs/reward-server.json is a whole job. POST /score with {"prompts": [...], "responses": [...],
 "records": [...]} answers {"scores": [...]}: a number for each response, or null for one without a score. Put your own
-reward in the place of `score`; a record is the prompt's JSON line with whatever it says beside the prompt. Calls come in
-parallel, one per thread.
+reward in the place of `score`; a record is the prompt's JSON line with whatever it says beside the prompt. Calls
+come in parallel, one per thread.
 """
 
 from __future__ import annotations

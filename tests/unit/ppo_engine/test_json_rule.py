@@ -102,12 +102,21 @@ def test_a_schema_that_cannot_work_is_refused(
         judge(schema, "{}")
 
 
+def test_nothing_is_fetched_even_if_a_reference_is_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[Any] = []
+    monkeypatch.setattr("urllib.request.urlopen", fetched.append)
+    monkeypatch.setattr("ppo_engine.rewards.json_rule._check_parts", lambda schema: None)
+    schema = {"properties": {"a": {"$ref": "http://127.0.0.1:9/schema"}}}
+    assert isinstance(judge(schema, '{"a": 1}'), Unscored)
+    assert fetched == []
+
+
 @pytest.mark.parametrize(
     ("schema", "document"),
     [
         ({"pattern": r"^(a|a)+(b|b)*\1+$"}, "a" * 64 + "!"),
         ({"patternProperties": {r"^(a|a)+(b|b)*\1+$": {}}}, {"a" * 64 + "!": 1}),
-        ({"patternProperties": {r"^(a|a)+(b|b)*\1+$": {}}, "additionalProperties": False}, {"a" * 64 + "!": 1}),
+        ({"additionalProperties": False, "patternProperties": {r"^(a|a)+(b|b)*\1+$": {}}}, {"a" * 64 + "!": 1}),
     ],
 )
 def test_a_pattern_that_backtracks_for_ever_fails_in_time(schema: dict[str, Any], document: Any) -> None:
