@@ -9,7 +9,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from jobs.clock import UtcDateTime, db_time
+from jobs.clock import db_time
 from jobs.fleet import ALIVE_SECONDS
 from jobs.states import TERMINAL, JobState, allowed_actions
 from jobs.tables import IS_QUEUED, Job, Worker
@@ -22,9 +22,7 @@ _PARTS = ("events", "metrics", "samples", "checkpoints", "logs")
 
 def job_views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
     """Views of some jobs, read within their transaction."""
-    queued = [job for job in jobs if job.state is JobState.QUEUED]
-    places = {job.id: place for job, place in zip(queued, _places(session, queued), strict=True)}
-    return [_view(job, places.get(job.id)) for job in jobs]
+    return [_view(job, _place(session, job) if job.state is JobState.QUEUED else None) for job in jobs]
 
 
 def job_view(session: Session, job: Job) -> JobView:
@@ -60,7 +58,9 @@ def _view(job: Job, queue: Queue | None) -> JobView:
         etag="",
         links=_links(job.id),
     )
-    return view.model_copy(update={"etag": hashlib.sha256(view.model_dump_json().encode()).hexdigest()[:32]})
+    # The hash stands for the spec, and for the labels in it.
+    shown = view.model_dump_json(exclude={"spec", "labels"})
+    return view.model_copy(update={"etag": hashlib.sha256(shown.encode()).hexdigest()[:32]})
 
 
 def _progress(job: Job) -> Progress:
@@ -82,21 +82,25 @@ def _links(job_id: str) -> dict[str, str]:
 # --- the queue ----------------------------------------------------------------------------------------------------
 
 
-def _places(session: Session, queued: Sequence[Job]) -> list[Queue]:
-    if not queued:
-        return []
-    now = session.scalars(sa.select(db_time())).one()
-    alive = sa.select(Worker.queues).where(Worker.update_time > db_time(-ALIVE_SECONDS))
-    served = {queue for queues in session.scalars(alive) for queue in queues}
-    return [Queue(position=_position(session, job), reason=_reason(job, now, served)) for job in queued]
+def _place(session: Session, job: Job) -> Queue:
+    mine = {"queue": job.queue, "rank": job.rank, "create_time": job.create_time, "id": job.id}
+    rows = session.execute(_PLACE, mine).all()
+    served = {queue for row in rows for queue in row.queues or ()}
+    return Queue(position=1 + rows[0].ahead, reason=_reason(job, rows[0].now, served))
 
 
-def _position(session: Session, job: Job) -> int:
-    """1 for the next job; stops counting at _COUNTED."""
-    place = sa.tuple_(sa.literal(job.rank), sa.literal(job.create_time, UtcDateTime()), sa.literal(job.id))
-    ahead = sa.tuple_(Job.rank, Job.create_time, Job.id) < place
-    before = sa.select(sa.literal(1)).where(IS_QUEUED, Job.queue == job.queue, ahead)
-    return 1 + (session.scalar(sa.select(sa.func.count()).select_from(before.limit(_COUNTED - 1).subquery())) or 0)
+def _place_query() -> sa.Select[tuple[int, datetime, list[str] | None]]:
+    """Everything about a job's place in one statement: one row per live worker, or one without any."""
+    job = sa.tuple_(*(sa.bindparam(key.name, type_=key.type) for key in _ORDER))
+    before = sa.select(sa.literal(1)).where(IS_QUEUED, Job.queue == sa.bindparam("queue"), sa.tuple_(*_ORDER) < job)
+    count = sa.select(sa.func.count()).select_from(before.limit(_COUNTED - 1).subquery()).scalar_subquery()
+    here = sa.select(count.label("ahead"), db_time().label("now")).subquery()
+    alive = sa.select(Worker.queues).where(Worker.update_time > db_time(-ALIVE_SECONDS)).subquery()
+    return sa.select(here.c.ahead, here.c.now, alive.c.queues).outerjoin_from(here, alive, sa.true())
+
+
+_ORDER = (Job.rank, Job.create_time, Job.id)
+_PLACE = _place_query()
 
 
 def _reason(job: Job, now: datetime, served: set[str]) -> str:

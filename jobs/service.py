@@ -127,7 +127,6 @@ def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str |
         enter(session, job)
         session.add_all(JobLabel(job_id=job.id, key=key, value=value) for key, value in spec.labels.items())
         session.flush()
-        session.refresh(job)
         return job_view(session, job)
 
 

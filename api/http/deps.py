@@ -13,7 +13,7 @@ from api.parameters import JOB_ID
 from jobs.auth import Principal
 
 
-def context_of(request: Request) -> Context:
+async def context_of(request: Request) -> Context:
     """The context that create_app was given."""
     context: Context = request.app.state.context
     return context

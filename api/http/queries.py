@@ -19,7 +19,7 @@ class Query(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def no_query(request: Request) -> None:
+async def no_query(request: Request) -> None:
     """For routes without parameters.
 
     Raises:
