@@ -13,7 +13,7 @@ PYTEST := -n 2 --dist loadfile -q
 export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check static proto docs up tensorboard clean
+.PHONY: help setup demo test check static proto docs up tensorboard bench clean
 
 help: ## List these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,11 @@ up: setup ## Run the embedded service in var/ (HOME_DIR=...), with the small Aus
 
 tensorboard: setup ## Show the curves of all runs in var/ (HOME_DIR=...)
 	@$(BIN)/tensorboard --logdir $(HOME_DIR)/runs
+
+bench: setup ## Measure steps against TRL, the front door, and what the service costs a run (an hour)
+	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.frontdoor
+	$(BIN)/python -m benchmarks.overhead
 
 clean: ## Remove .venv and caches; var/ stays
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
