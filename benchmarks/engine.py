@@ -103,26 +103,43 @@ def main() -> None:
     arguments = parser.parse_args()
     trl, models = make_trl_environment(), make_models()
     results = []
-    for row in ROWS:
-        if not arguments.only or row.workload in arguments.only:
-            results.append(compare(row, trl, models, arguments.rounds))
-            print(line_of(results[-1]), flush=True)
+    for workload in dict.fromkeys(row.workload for row in ROWS):
+        if not arguments.only or workload in arguments.only:
+            rows = [row for row in ROWS if row.workload == workload]
+            for found in compare(rows, trl, models, arguments.rounds):
+                results.append(found)
+                print(line_of(found), flush=True)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps({"machine": machine(), "rows": results}, indent=1) + "\n")
 
 
-def compare(row: Row, trl: Path, models: Path, rounds: int) -> dict[str, Any]:
-    """Alternate both sides for `rounds` steps after a warm-up."""
+def compare(rows: Sequence[Row], trl: Path, models: Path, rounds: int) -> list[dict[str, Any]]:
+    """All rows of one workload, TRL and every side of ours in turn, for `rounds` steps after a warm-up."""
+    first = rows[0]
     with recording() as case:
-        options = ["--precision", row.theirs, "--record", str(case)]
-        theirs = Side([str(trl), "benchmarks/trl_side.py", row.workload, str(models), *options])
-        ours = Side(our_command(row, models))
-        theirs.step()
-        ours.step()
-        steps = [(theirs.step(), ours.step()) for _ in range(rounds)]
-        peaks = theirs.end(), ours.end()
-        agreement = replay(row, models, case)
-    columns = {"trl": [pair[0] for pair in steps], "ours": [pair[1] for pair in steps]}
+        options = ["--precision", first.theirs, "--record", str(case)]
+        theirs = Side([str(trl), "benchmarks/trl_side.py", first.workload, str(models), *options])
+        ours = [Side(our_command(row, models)) for row in rows]
+        for side in (theirs, *ours):
+            side.step()
+        steps = [[side.step() for side in (theirs, *ours)] for _ in range(rounds)]
+        peaks = [side.end() for side in (theirs, *ours)]
+        columns = list(zip(*steps, strict=True))
+        return [
+            result(row, columns[0], columns[i], (peaks[0], peaks[i]), replay(row, models, case))
+            for i, row in enumerate(rows, start=1)
+        ]
+
+
+def result(
+    row: Row,
+    theirs: Sequence[dict[str, float]],
+    ours: Sequence[dict[str, float]],
+    peaks: tuple[int, int],
+    agreement: dict[str, Any],
+) -> dict[str, Any]:
+    """Medians and their ratios."""
+    columns = {"trl": theirs, "ours": ours}
     medians = {side: statistics.median(step["seconds"] for step in found) for side, found in columns.items()}
     per_token = {
         side: statistics.median(step["seconds"] / step["tokens"] for step in found) for side, found in columns.items()
@@ -134,7 +151,7 @@ def compare(row: Row, trl: Path, models: Path, rounds: int) -> dict[str, Any]:
         "phases": {side: phases(found) for side, found in columns.items()},
         "speedup": medians["trl"] / medians["ours"],
         "speedup_per_token": per_token["trl"] / per_token["ours"],
-        "peak_bytes": {"trl": peaks[0], "ours": peaks[1]},
+        "peak_bytes": dict(zip(columns, peaks, strict=True)),
         "memory_ratio": peaks[1] / peaks[0],
         "agreement": agreement,
     }

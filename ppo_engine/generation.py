@@ -122,10 +122,17 @@ def _empty(rows: int, columns: int, pad_id: int, device: torch.device) -> Respon
 
 
 def _draw(table: Tensor, how: Sampling) -> Tensor:
-    """Token ids [A, 1] from log-probabilities [A, V]."""
+    """Token ids [A, 1] from log-probabilities [A, V].
+
+    One uniform number per row finds its place in the cumulative distribution, in fp64 so that no rare token is lost;
+    `torch.multinomial` draws one number per token of the vocabulary, which cost a seventh of the whole rollout.
+    """
     if how.greedy:
         return table.argmax(dim=-1, keepdim=True)
-    return torch.multinomial(table.exp(), 1, generator=how.generator)
+    cumulative = table.exp().double().cumsum(dim=-1)
+    uniform = torch.rand((len(table), 1), dtype=torch.float64, device=table.device, generator=how.generator)
+    place = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    return place.clamp(max=table.shape[1] - 1)
 
 
 def _stopped(ids: Tensor, rows: Tensor, t: int, stop: StopTexts | None) -> Tensor:

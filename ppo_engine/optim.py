@@ -84,9 +84,7 @@ class GuardedStepper:
         Raises:
             NonFinite: the norm is not finite.
         """
-        limit = math.inf if self.max_grad_norm is None else self.max_grad_norm
-        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = float(self.accelerator.clip_grad_norm_(trained, limit))
+        norm = self._clip([p for group in self.optimizer.param_groups for p in group["params"]])
         if not math.isfinite(norm):
             self.discard()
             raise NonFinite("a gradient is not finite")
@@ -94,6 +92,13 @@ class GuardedStepper:
         self.optimizer.zero_grad(set_to_none=True)
         self.weights.refresh()
         return norm
+
+    def _clip(self, trained: list[nn.Parameter]) -> float:
+        """The gradient norm before clipping; without a limit no gradient is touched."""
+        if self.max_grad_norm is not None:
+            return float(self.accelerator.clip_grad_norm_(trained, self.max_grad_norm))
+        self.accelerator.unscale_gradients()
+        return float(nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None]))
 
     def discard(self) -> None:
         """Clear the gradients and leave weights and moments alone."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ppo_engine.attention import fast_attention
 from ppo_engine.batch import Sequences
 from ppo_engine.layers import DecoderLayers
 
@@ -61,7 +62,7 @@ class Trunk:
         """Hidden states [B, T, H] of the states in which each response token was chosen."""
         shared = sequences.frozen if self._has_frozen_layers() else None
         with nullcontext() if shared is None else self.layers.given(shared):
-            hidden = self(*read_tokens(sequences), use_cache=False)
+            hidden = self._read(*read_tokens(sequences))
         return hidden[:, sequences.prompt_ids.shape[1] - 1 :]
 
     @torch.no_grad()
@@ -76,12 +77,21 @@ class Trunk:
         for index in torch.arange(len(sequences), device=sequences.prompt_ids.device).split(rows):
             part = sequences.rows(index)
             ids, mask = read_tokens(part)
-            hidden = self.layers.frozen(partial(self, ids, mask, use_cache=False))
+            hidden = self.layers.frozen(partial(self._read, ids, mask))
             if shared is None:
                 shared = hidden.new_zeros((len(sequences), read_tokens(sequences)[0].shape[1], hidden.shape[2]))
             start = sequences.prompt_ids.shape[1] - part.prompt_ids.shape[1]
             shared[index, start : start + hidden.shape[1]] = hidden
         return replace(sequences, frozen=shared)
+
+    def _read(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Last hidden states of whole sequences, without a cache.
+
+        A checkpointed layer runs again in the backward pass, when the choice of a kernel is over: there is none then.
+        """
+        checkpointing = self._layers is not None and self._layers.checkpointing
+        with nullcontext() if checkpointing else fast_attention(self.model, ids):
+            return self(ids, mask, use_cache=False)
 
     def _has_frozen_layers(self) -> bool:
         return self._layers is not None and self._layers.first > 0

@@ -10,7 +10,7 @@ import torch
 
 from ppo_engine.config import GenerationConfig, ModelSource, PromptsConfig
 from ppo_engine.errors import InvalidConfig
-from ppo_engine.generation import Sampling, StopTexts, sample
+from ppo_engine.generation import Sampling, StopTexts, _draw, sample
 from ppo_engine.loading import load_language_model
 from ppo_engine.logprobs import Distribution
 from ppo_engine.models import LanguageModel
@@ -154,3 +154,17 @@ def test_a_conversation_is_checked_line_by_line(tmp_path: Path, line: str, reaso
     config = PromptsConfig.model_validate({"file": {"path": "p.jsonl"}, "chat": {}})
     with pytest.raises(Exception, match="line 1: .*" + reason):
         load_prompts(config, [tmp_path])
+
+
+def test_draws_follow_the_distribution_and_never_take_a_token_of_probability_0() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(50)
+    logits[[0, 7, 49]] = -1e9  # first, middle and last
+    probabilities = logits.softmax(-1)
+    draws = 40_000
+    table = logits.log_softmax(-1).expand(draws, 50)
+    drawn = _draw(table, how(seed=3)).squeeze(1)
+    frequency = torch.bincount(drawn, minlength=50) / draws
+    assert frequency[[0, 7, 49]].tolist() == [0.0, 0.0, 0.0]
+    spread = (probabilities * (1 - probabilities) / draws).sqrt()
+    assert bool(((frequency - probabilities).abs() <= 5 * spread + 1e-9).all())
