@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,8 @@ def fast_attention(model: nn.Module, input_ids: Tensor) -> Iterator[None]:
 
     Passes with and without gradients over the same sequences take the same kernel, so that they round alike.
     """
-    config = model.config.get_text_config()
+    whole: Any = model.config
+    config = whole.get_text_config()
     default = config._attn_implementation
     dtype = next(model.parameters()).dtype
     plain = input_ids.device.type == "cpu" and dtype is torch.bfloat16 and input_ids.shape[1] <= SHORT_TOKENS

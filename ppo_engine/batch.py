@@ -97,6 +97,8 @@ class RolloutBatch:
     """[B, T] under the policy that sampled."""
     ref_logprobs: Tensor | None
     """[B, T] under the reference."""
+    ref_hidden: Tensor | None = None
+    """[B, T, H] the reference's hidden states, where the full KL is in the loss."""
     kl: Tensor
     """[B, T] penalty per token, before the coefficient."""
     old_values: Tensor

@@ -13,8 +13,8 @@ from torch import Tensor
 from ppo_engine.batch import Sequences
 from ppo_engine.config import KLPenalty
 from ppo_engine.kl import per_token_kl
-from ppo_engine.logprobs import Distribution, full_kl
-from ppo_engine.models import Policy, response_positions
+from ppo_engine.logprobs import Distribution
+from ppo_engine.models import OtherDistribution, Policy
 from ppo_engine.overlay import Reference
 
 ROWS_PER_MICROBATCH_ROW = 4
@@ -30,6 +30,8 @@ class Evaluation(NamedTuple):
     kl: Tensor
     sequences: Sequences
     """With what frozen layers made of them."""
+    ref_hidden: Tensor | None = None
+    """[B, T, H] the reference's hidden states, for the full KL; None for other penalties."""
 
 
 @torch.no_grad()
@@ -45,29 +47,26 @@ def evaluate(
     """Log-probabilities under policy and reference, values, and KL per token."""
     shape, device = sequences.response_mask.shape, sequences.response_mask.device
     logprobs, values, ref_logprobs, kl = (torch.zeros(shape, device=device) for _ in range(4))
+    ref_hidden: Tensor | None = None
     rows_per_pass = ROWS_PER_MICROBATCH_ROW * microbatch_size
     sequences = policy.language.trunk.share(sequences, rows_per_pass)
     for rows in torch.arange(len(sequences), device=device).split(rows_per_pass):
         part = sequences.rows(rows)
         columns = slice(0, part.response_mask.shape[1])
-        outputs = policy(part, distribution)
-        logprobs[rows, columns], values[rows, columns] = outputs.logprobs.float(), outputs.values
         if reference is None:
+            outputs = policy(part, distribution)
+            logprobs[rows, columns], values[rows, columns] = outputs.logprobs.float(), outputs.values
             continue
-        ref, ref_hidden = reference(part, distribution)
+        ref, ref_states = reference(part, distribution)
+        against = OtherDistribution(ref_states, reference.head) if penalty is KLPenalty.FULL else None
+        outputs = policy(part, distribution, against=against)
+        logprobs[rows, columns], values[rows, columns] = outputs.logprobs.float(), outputs.values
         ref_logprobs[rows, columns] = ref.float()
-        if penalty is KLPenalty.FULL:
-            kl[rows, columns] = _full_kl(policy, reference, part, ref_hidden, distribution)
-        else:
+        if outputs.kl is None:
             kl[rows, columns] = per_token_kl(outputs.logprobs.float(), ref.float(), penalty)
-    return Evaluation(logprobs, values, None if reference is None else ref_logprobs, kl, sequences)
-
-
-def _full_kl(
-    policy: Policy, reference: Reference, part: Sequences, ref_hidden: Tensor, distribution: Distribution
-) -> Tensor:
-    mask, language = part.response_mask, policy.language
-    hidden = language.trunk.response_hidden(part)[mask]
-    positions = response_positions(mask)[mask]
-    kl = full_kl(hidden, ref_hidden[mask], positions, language.head, reference.head, distribution)
-    return torch.zeros(mask.shape, device=mask.device).masked_scatter(mask, kl.float())
+            continue
+        kl[rows, columns] = outputs.kl.float()
+        if ref_hidden is None:
+            ref_hidden = ref_states.new_zeros((*shape, ref_states.shape[-1]))
+        ref_hidden[rows, columns] = ref_states
+    return Evaluation(logprobs, values, None if reference is None else ref_logprobs, kl, sequences, ref_hidden)

@@ -95,12 +95,22 @@ def _logprobs_and_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tens
 def full_kl(
     hidden: Tensor, ref_hidden: Tensor, positions: Tensor, head: Head, ref_head: Head, distribution: Distribution
 ) -> Tensor:
-    """KL(policy || reference) = sum_V p (log p - log q) at each token: [N, H], [N, H], [N] -> [N], nats."""
+    """KL(policy || reference) = sum_V p (log p - log q) at each token: [N, H], [N, H], [N] -> [N], nats.
+
+    The gradient is the policy's alone; the reference is a constant.
+    """
+
+    def one(part: Tensor, ref_part: Tensor, position: Tensor) -> Tensor:
+        log_p = distribution.shape(head(part), position).log_softmax(dim=-1)
+        with torch.no_grad():
+            log_q = distribution.shape(ref_head(ref_part), position).log_softmax(dim=-1)
+        return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
+
     parts = []
     for rows in _chunks(hidden, vocabulary_of(head), CHUNK_LOGITS):
-        log_p = distribution.shape(head(hidden[rows]), positions[rows]).log_softmax(dim=-1)
-        log_q = distribution.shape(ref_head(ref_hidden[rows]), positions[rows]).log_softmax(dim=-1)
-        parts.append((log_p.exp() * (log_p - log_q)).sum(dim=-1))
+        inputs = hidden[rows], ref_hidden[rows], positions[rows]
+        grad = torch.is_grad_enabled()
+        parts.append(checkpoint(one, *inputs, use_reentrant=False, preserve_rng_state=False) if grad else one(*inputs))
     return torch.cat(parts)
 
 

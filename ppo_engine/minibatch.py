@@ -13,11 +13,13 @@ from ppo_engine.masked import masked_mean, masked_var
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """Rows of a batch, without columns that are padding in all of them. All tensors [b, t]."""
+    """Rows of a batch, without columns that are padding in all of them. Tensors are [b, t]."""
 
     sequences: Sequences
     old_logprobs: Tensor
     ref_logprobs: Tensor | None
+    ref_hidden: Tensor | None
+    """[b, t, H]"""
     old_values: Tensor
     advantages: Tensor
     returns: Tensor
@@ -45,11 +47,13 @@ class Minibatch:
         """Microbatches of `size` rows."""
         for rows in self.rows.split(size):
             sequences, ref = self.batch.sequences.rows(rows), self.batch.ref_logprobs
+            ref_hidden = self.batch.ref_hidden
             width = sequences.response_mask.shape[1]
             yield Microbatch(
                 sequences,
                 self.batch.old_logprobs[rows, :width],
                 None if ref is None else ref[rows, :width],
+                None if ref_hidden is None else ref_hidden[rows, :width],
                 self.batch.old_values[rows, :width],
                 self.targets.advantages[rows, :width],
                 self.targets.returns[rows, :width],

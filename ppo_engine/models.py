@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ppo_engine.batch import Sequences
 from ppo_engine.config import ValueHeadInit
 from ppo_engine.errors import ModelUnavailable
-from ppo_engine.logprobs import Distribution, token_logprobs
+from ppo_engine.logprobs import Distribution, Head, full_kl, token_logprobs
 from ppo_engine.trunk import Trunk
 
 VALUE_HEAD_STD = 0.2
@@ -27,6 +27,15 @@ class TokenOutputs(NamedTuple):
     logprobs: Tensor
     entropy: Tensor
     values: Tensor
+    kl: Tensor | None = None
+    """KL over the whole vocabulary, nats, where it was asked for."""
+
+
+class OtherDistribution(NamedTuple):
+    """What another model, with the same vocabulary, would say: its hidden states [B, T, H], and its head."""
+
+    hidden: Tensor
+    head: Head
 
 
 class LanguageHead:
@@ -111,8 +120,9 @@ class Policy(nn.Module):
         *,
         entropy_grad: bool = False,
         value_only: bool = False,
+        against: OtherDistribution | None = None,
     ) -> TokenOutputs:
-        """Log-probability, entropy and value at every response token.
+        """Log-probability, entropy and value at every response token, and the full KL `against` another model.
 
         With `value_only` the first two are 0 and not computed, and a shared trunk gets no gradient.
         """
@@ -123,8 +133,9 @@ class Policy(nn.Module):
         logprobs, entropy = _scatter_logprobs(
             hidden, sequences, self.language.head, distribution, entropy_grad=entropy_grad
         )
+        kl = None if against is None else _scatter_kl(hidden, sequences, self.language.head, against, distribution)
         value_hidden = hidden if self.critic is None else self._value_hidden(sequences)
-        return TokenOutputs(logprobs, entropy, self._values(value_hidden, sequences.response_mask))
+        return TokenOutputs(logprobs, entropy, self._values(value_hidden, sequences.response_mask), kl)
 
     def _value_hidden(self, sequences: Sequences) -> Tensor:
         if self._own_trunk is not None:
@@ -170,6 +181,16 @@ def _scatter_logprobs(
     )
     empty = torch.zeros(mask.shape, dtype=logprobs.dtype, device=mask.device)
     return empty.masked_scatter(mask, logprobs), empty.masked_scatter(mask, entropy)
+
+
+def _scatter_kl(
+    hidden: Tensor, sequences: Sequences, head: LanguageHead, against: OtherDistribution, distribution: Distribution
+) -> Tensor:
+    """As `_scatter_logprobs`, for the KL over the whole vocabulary."""
+    mask = sequences.response_mask
+    positions = response_positions(mask)[mask]
+    kl = full_kl(hidden[mask], against.hidden[mask], positions, head, against.head, distribution)
+    return torch.zeros(mask.shape, dtype=kl.dtype, device=mask.device).masked_scatter(mask, kl)
 
 
 def response_positions(mask: Tensor) -> Tensor:

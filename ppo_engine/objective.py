@@ -10,10 +10,10 @@ from torch import Tensor
 from ppo_engine.batch import Sequences
 from ppo_engine.config import KLPenalty, KLPlacement, TrainConfig
 from ppo_engine.kl import per_token_kl
-from ppo_engine.logprobs import Distribution
+from ppo_engine.logprobs import Distribution, Head
 from ppo_engine.losses import ValueLoss, policy_loss, value_loss
 from ppo_engine.minibatch import Microbatch
-from ppo_engine.models import TokenOutputs
+from ppo_engine.models import OtherDistribution, TokenOutputs
 
 
 class PolicyForward(Protocol):
@@ -26,6 +26,7 @@ class PolicyForward(Protocol):
         *,
         entropy_grad: bool = False,
         value_only: bool = False,
+        against: OtherDistribution | None = None,
     ) -> TokenOutputs: ...
 
 
@@ -80,10 +81,17 @@ class Terms(NamedTuple):
 
 
 def ppo_terms(
-    policy: PolicyForward, part: Microbatch, distribution: Distribution, rules: UpdateRules, kl_coef: float
+    policy: PolicyForward,
+    part: Microbatch,
+    distribution: Distribution,
+    rules: UpdateRules,
+    kl_coef: float,
+    ref_head: Head | None = None,
 ) -> Terms:
     """policy + vf_coef * value - entropy_coef * entropy, + kl_coef * KL from the reference where the loss has it."""
-    outputs = policy(part.sequences, distribution, entropy_grad=rules.entropy_coef > 0)
+    in_full = part.ref_hidden is not None and ref_head is not None and rules.kl_in_loss is KLPenalty.FULL
+    against = OtherDistribution(part.ref_hidden, ref_head) if in_full else None  # type: ignore[arg-type]
+    outputs = policy(part.sequences, distribution, entropy_grad=rules.entropy_coef > 0, against=against)
     gain = policy_loss(
         outputs.logprobs,
         part.old_logprobs,
@@ -105,7 +113,8 @@ def ppo_terms(
         **_measured(outputs.values, value),
     }
     if rules.kl_in_loss is not None and part.ref_logprobs is not None:
-        term = kl_coef * per_token_kl(outputs.logprobs, part.ref_logprobs, rules.kl_in_loss)
+        kl = per_token_kl(outputs.logprobs, part.ref_logprobs, rules.kl_in_loss) if outputs.kl is None else outputs.kl
+        term = kl_coef * kl
         measured["ppo/loss/kl"] = term
         loss = loss + term
     return Terms(loss, measured | {"ppo/loss/total": loss}, gain.ratio)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ppo_engine.batch import Advantages, RolloutBatch
 from ppo_engine.errors import NonFinite
-from ppo_engine.logprobs import Distribution
+from ppo_engine.logprobs import Distribution, Head
 from ppo_engine.masked import keep, masked_sum
 from ppo_engine.minibatch import Microbatch, Minibatch
 from ppo_engine.objective import PolicyForward, Terms, UpdateRules, critic_terms, ppo_terms
@@ -84,6 +84,8 @@ class Optimiser:
     rules: UpdateRules
     distribution: Distribution
     texts: TextLoss | None = None
+    ref_head: Head | None = None
+    """The reference's, for the full KL in the loss."""
 
     def run(
         self,
@@ -110,7 +112,7 @@ class Optimiser:
         def terms(part: Microbatch) -> Terms:
             if critic_only:
                 return critic_terms(self.policy, part, self.distribution, self.rules)
-            return ppo_terms(self.policy, part, self.distribution, self.rules, kl_coef)
+            return ppo_terms(self.policy, part, self.distribution, self.rules, kl_coef, self.ref_head)
 
         for _ in range(self.rules.ppo_epochs):
             first = len(record.updates)

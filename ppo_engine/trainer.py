@@ -107,7 +107,12 @@ class Trainer:
         self.weights = ComputeWeights(modules, dtype)
         stepper = GuardedStepper(self.accelerator, self.optimizer, self.weights, config.optimizer.max_grad_norm)
         self.optimiser = Optimiser(
-            self.wrapped, stepper, update_rules(config), self.distribution, self._text_objective()
+            self.wrapped,
+            stepper,
+            update_rules(config),
+            self.distribution,
+            self._text_objective(),
+            None if self.models.reference is None else self.models.reference.head,
         )
         self.kl = controller(config.kl.init_kl_coef, config.kl.controller)
         self.sampling = torch.Generator(device).manual_seed(config.seed)
@@ -287,6 +292,7 @@ class Trainer:
             sequences=found.sequences,
             old_logprobs=found.logprobs,
             ref_logprobs=found.ref_logprobs,
+            ref_hidden=found.ref_hidden if kl.placement is KLPlacement.LOSS else None,
             kl=found.kl,
             old_values=found.values,
             scores=scores if token_rewards is None else scores + sequence_sums(token_rewards, sequences.response_mask),

