@@ -21,6 +21,7 @@ from benchmarks.our_side import load, spec
 from benchmarks.setting_up import make_models
 from benchmarks.workloads import WORKLOADS
 from ppo_engine.config import TrainConfig
+from ppo_engine.rollout import Rollout
 from ppo_engine.summary import Stopwatch
 from ppo_engine.trainer import Trainer
 
@@ -58,10 +59,10 @@ def measure(trainer: Trainer, steps: int) -> dict[str, float]:
     return {"optimise_seconds": median, "floor_seconds": floor, "gflops": rate / 1e9, "share": floor / median}
 
 
-def evaluation_flops(trainer: Trainer, rollout: object) -> float:
+def evaluation_flops(trainer: Trainer, rollout: Rollout) -> float:
     """Operations of the passes before the optimise phase, which `learn` makes too."""
     with FlopCounterMode(display=False) as counter:
-        trainer._measure(rollout.sequences, trainer.distribution)  # type: ignore[attr-defined]
+        trainer.measure(rollout.sequences, trainer.distribution)
     return float(counter.get_total_flops())
 
 

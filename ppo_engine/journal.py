@@ -34,7 +34,7 @@ class Journal:
     """
 
     def __init__(
-        self, run: RunDir, config: TrainConfig, step: int, *, resumed: bool, identity: Mapping[str, Any] = {}
+        self, run: RunDir, config: TrainConfig, step: int, *, resumed: bool, identity: Mapping[str, Any]
     ) -> None:
         self._run = run
         forget_samples_after(run.samples, step if resumed else -1)

@@ -52,7 +52,8 @@ class Models:
     def hold_frozen(self, dtype: torch.dtype) -> None:
         """Hold in this precision what only computes: the reference, whichever it is."""
         if isinstance(self.reference, LanguageModel):
-            self.reference.to(dtype)
+            for parameter in self.reference.parameters():  # not its buffers: rotary frequencies need fp32
+                parameter.data = parameter.data.to(dtype)
         elif isinstance(self.reference, OverlaidReference):
             self.reference.overlay.to(dtype)
 

@@ -89,8 +89,9 @@ def ppo_terms(
     ref_head: Head | None = None,
 ) -> Terms:
     """policy + vf_coef * value - entropy_coef * entropy, + kl_coef * KL from the reference where the loss has it."""
-    in_full = part.ref_hidden is not None and ref_head is not None and rules.kl_in_loss is KLPenalty.FULL
-    against = OtherDistribution(part.ref_hidden, ref_head) if in_full else None  # type: ignore[arg-type]
+    against = None
+    if rules.kl_in_loss is KLPenalty.FULL and part.ref_hidden is not None and ref_head is not None:
+        against = OtherDistribution(part.ref_hidden, ref_head)
     outputs = policy(part.sequences, distribution, entropy_grad=rules.entropy_coef > 0, against=against)
     gain = policy_loss(
         outputs.logprobs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def token_values(row: int, batch: RolloutBatch, targets: Advantages, tokenizer: 
 
     def column(values: Tensor) -> list[float | None]:
         kept = torch.where(trained, values[row], torch.nan)[present].tolist()
-        return [None if value != value else value for value in kept]  # noqa: PLR0124 - NaN
+        return [None if math.isnan(value) else value for value in kept]
 
     with_reference = batch.ref_logprobs is not None
     return TokenValues(

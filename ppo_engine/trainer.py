@@ -159,9 +159,10 @@ class Trainer:
         if self.evaluator is None:
             raise ValueError("the run has no evaluation")
         with self.weights.applied(), self.models.averaged():
-            return self.evaluator.run(self.responder, self.scorer, self._measure)
+            return self.evaluator.run(self.responder, self.scorer, self.measure)
 
-    def _measure(self, sequences: Sequences, distribution: Distribution) -> Evaluation:
+    def measure(self, sequences: Sequences, distribution: Distribution) -> Evaluation:
+        """What the policy as it is, the critic and the reference say of sequences; KL is k1."""
         return evaluate(
             self.models.policy,
             self.models.reference,

@@ -187,8 +187,8 @@ def test_a_download_that_is_given_up_holds_no_file(here: Served, archive: str):
     # Left to itself, Linux may let the receive buffer grow until the whole archive fits.
     small = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)])
     with httpx.Client(transport=small) as client, client.stream("GET", archive, timeout=30) as response:
-        first = next(response.iter_bytes())
-        assert response.status_code == 200, first
+        chunks = response.iter_bytes()  # kept: httpx gives a download up as soon as its iterator is gone
+        next(chunks)
         wait_until(lambda: _open_files(here) > 0, 10, lambda: "no file was ever open")
     wait_until(lambda: _open_files(here) == 0, 10, lambda: f"{_open_files(here)} files are still open")
 

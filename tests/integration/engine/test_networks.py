@@ -223,7 +223,9 @@ def test_an_adapter_names_its_base_as_the_spec_does(models: Path, tmp_path: Path
     assert not [path for path in saved.rglob("*.json") if str(tmp_path) in path.read_text()]
 
 
-@pytest.mark.parametrize("kind", ["full", "lora, reset", "top layers, reset to ema", "separate critic"])
+@pytest.mark.parametrize(
+    "kind", ["full", "lora, reset", "top layers, reset to ema", "separate critic", "other reference"]
+)
 def test_bf16_computes_on_fp32_weights(models: Path, tmp_path: Path, kind: str) -> None:
     """Sampler and scorer differ by the rounding of bf16 (2e-4 nats were seen), policy and reference by nothing."""
     resources = {"device": "cpu", "precision": "bf16"}
