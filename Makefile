@@ -63,8 +63,9 @@ up: setup ## Run the embedded service in var/ (HOME_DIR=...), with the small Aus
 tensorboard: setup ## Show the curves of all runs in var/ (HOME_DIR=...)
 	@$(BIN)/tensorboard --logdir $(HOME_DIR)/runs
 
-bench: setup ## Measure steps against TRL, the front door, and what the service costs a run (an hour)
+bench: setup ## Measure steps against TRL and the machine, the front door, and what the service costs a run (an hour)
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.floor
 	$(BIN)/python -m benchmarks.frontdoor
 	$(BIN)/python -m benchmarks.overhead
 
