@@ -21,7 +21,7 @@ from benchmarks.our_side import load, spec
 from benchmarks.setting_up import make_models
 from benchmarks.workloads import WORKLOADS
 from ppo_engine.config import TrainConfig
-from ppo_engine.rollout import Rollout
+from ppo_engine.experience.rollout import Rollout
 from ppo_engine.summary import Stopwatch
 from ppo_engine.trainer import Trainer
 

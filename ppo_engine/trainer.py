@@ -13,26 +13,22 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from ppo_engine.advantages import explained_variance
 from ppo_engine.batch import Advantages, RolloutBatch, Sequences
-from ppo_engine.compute import ComputeWeights
 from ppo_engine.config import KLPenalty, KLPlacement, TrainConfig
-from ppo_engine.evaluate import Evaluation, evaluate
-from ppo_engine.evaluation import Evaluator
+from ppo_engine.data.prompts import PromptSource
 from ppo_engine.events import Phase, Sample
-from ppo_engine.kl import controller
-from ppo_engine.logprobs import Distribution
-from ppo_engine.networks import Models
-from ppo_engine.objective import update_rules
-from ppo_engine.optim import GuardedStepper, Rates, learning_rates, make_optimizer, set_rates
-from ppo_engine.optimise import Optimiser, UpdateRecord
-from ppo_engine.prompts import PromptSource
-from ppo_engine.ptx import TextObjective, TextSource
+from ppo_engine.experience.evaluate import Evaluation, evaluate
+from ppo_engine.experience.evaluation import Evaluator
+from ppo_engine.experience.rollout import Responder, Rollout, end_token_ids, repeated
+from ppo_engine.experience.samples import samples_of, token_values
+from ppo_engine.maths.advantages import explained_variance
+from ppo_engine.maths.kl import controller
+from ppo_engine.maths.logprobs import Distribution
+from ppo_engine.maths.shaping import RunningMoments, per_token_rewards
+from ppo_engine.models.compute import ComputeWeights
+from ppo_engine.models.networks import Models
 from ppo_engine.rewards import Scorer
-from ppo_engine.rollout import Responder, Rollout, end_token_ids, repeated
 from ppo_engine.runtime import compute_dtype, peak_memory_bytes
-from ppo_engine.samples import samples_of, token_values
-from ppo_engine.shaping import RunningMoments, per_token_rewards
 from ppo_engine.stats import StepStats
 from ppo_engine.summary import (
     Stopwatch,
@@ -45,7 +41,11 @@ from ppo_engine.summary import (
     trained_sums,
     update_scalars,
 )
-from ppo_engine.targets import advantages, shape_scores, token_matrix, trainable, without_rows
+from ppo_engine.update.objective import update_rules
+from ppo_engine.update.optim import GuardedStepper, Rates, learning_rates, make_optimizer, set_rates
+from ppo_engine.update.optimise import Optimiser, UpdateRecord
+from ppo_engine.update.ptx import TextObjective, TextSource
+from ppo_engine.update.targets import advantages, shape_scores, token_matrix, trainable, without_rows
 
 
 @dataclass(frozen=True, slots=True)

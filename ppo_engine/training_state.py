@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ppo_engine.overlay import OverlaidReference
+from ppo_engine.maths.shaping import RunningMoments
+from ppo_engine.models.overlay import OverlaidReference
 from ppo_engine.runtime import random_states, restore_random_states
-from ppo_engine.shaping import RunningMoments
 from ppo_engine.trainer import Trainer
 
 

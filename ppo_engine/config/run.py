@@ -145,7 +145,7 @@ class Precision(StrEnum):
     """Compute precision; weights and optimizer state are fp32 either way."""
 
     AUTO = "auto"
-    """bf16 on a CUDA device that has it, else fp32."""
+    """bf16 where the GPU, or the CPU (AMX, AVX512-BF16), multiplies it faster than fp32; else fp32."""
     FP32 = "fp32"
     BF16 = "bf16"
 

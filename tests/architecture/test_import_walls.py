@@ -81,4 +81,4 @@ def test_importing_a_room_loads_nothing_behind_a_wall(modules, absent):
 @pytest.mark.slow
 def test_what_stands_behind_the_wall_is_noticed():
     """The mathematics of the engine does load torch: the test above can fail."""
-    assert "torch" in loaded_by(["ppo_engine.kl"])
+    assert "torch" in loaded_by(["ppo_engine.maths.kl"])

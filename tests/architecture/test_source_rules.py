@@ -81,7 +81,7 @@ def test_the_rule_notices_a_planted_violation(rule, path, text):
         (rules.state_writes, "jobs/service.py", "JobView(state=row.state)"),
         (rules.environment, "worker/settings.py", "import os\nos.environ"),
         (rules.size, "jobs/x.py", "def f():\n" + "    # why\n\n" * 70 + "    return 1\n"),
-        (rules.torch, "ppo_engine/losses.py", "import torch"),
+        (rules.torch, "ppo_engine/maths/losses.py", "import torch"),
         (rules.unsafe, "ppo_engine/x.py", "torch.load(path, weights_only=True)"),
         (rules.unsafe, "ppo_engine/x.py", "AutoModel.from_pretrained(p, trust_remote_code=False)"),
         (rules.docstrings, "jobs/x.py", "'''M.'''\nclass A:\n    '''A.'''\n    @property\n    def b(self): ..."),

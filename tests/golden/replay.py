@@ -1,4 +1,4 @@
-"""The recorded TRL cases, in the form that `ppo_engine.replay` reads."""
+"""The recorded TRL cases, in the form that `ppo_engine.program.replay` reads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ppo_engine.replay
-from ppo_engine.models import LanguageModel
+import ppo_engine.program.replay
+from ppo_engine.models.policy import LanguageModel
 from ppo_engine.trainer import Trainer
 
 DATA = Path(__file__).parent / "data" / "steps"
@@ -27,11 +27,11 @@ def _models(base: str) -> dict[str, Any]:
 
 
 def make_trainer(case: dict[str, Any], **ppo: Any) -> Trainer:
-    return ppo_engine.replay.load_trainer(case, DATA, **ppo)
+    return ppo_engine.program.replay.load_trainer(case, DATA, **ppo)
 
 
 def replay_step(trainer: Trainer, step: dict[str, Any]) -> dict[str, float]:
-    return ppo_engine.replay.replay_step(trainer, step, pad_id=PAD_ID)
+    return ppo_engine.program.replay.replay_step(trainer, step, pad_id=PAD_ID)
 
 
 def load(base: str) -> LanguageModel:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from ppo_engine.advantages import gae
 from ppo_engine.batch import make_sequences
 from ppo_engine.config import TrainConfig, ValueHeadInit, cross_checks
 from ppo_engine.errors import NonFinite
-from ppo_engine.masked import whiten
-from ppo_engine.models import Policy
+from ppo_engine.maths.advantages import gae
+from ppo_engine.maths.masked import whiten
+from ppo_engine.models.policy import Policy
 from ppo_engine.summary import Stopwatch
-from ppo_engine.targets import advantages
+from ppo_engine.update.targets import advantages
 from tests.golden.replay import PAD_ID, cases, load, make_trainer, replay_step
 from tests.support.tolerances import MATH, assert_close, golden
 

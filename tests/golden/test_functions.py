@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ppo_engine.advantages import gae
 from ppo_engine.config import KLPenalty, ScoreScaling
-from ppo_engine.kl import AdaptiveController, per_token_kl
-from ppo_engine.logprobs import Distribution, full_kl, token_logprobs
-from ppo_engine.losses import policy_loss, value_loss
-from ppo_engine.masked import keep, masked_mean, masked_var, whiten
-from ppo_engine.shaping import RunningMoments, per_token_rewards, process_scores
+from ppo_engine.maths.advantages import gae
+from ppo_engine.maths.kl import AdaptiveController, per_token_kl
+from ppo_engine.maths.logprobs import Distribution, full_kl, token_logprobs
+from ppo_engine.maths.losses import policy_loss, value_loss
+from ppo_engine.maths.masked import keep, masked_mean, masked_var, whiten
+from ppo_engine.maths.shaping import RunningMoments, per_token_rewards, process_scores
 from tests.support.tolerances import GOLDEN, assert_close, golden
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "functions.json").read_text())

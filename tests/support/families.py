@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ppo_engine.models import LanguageModel
+from ppo_engine.models.policy import LanguageModel
 
 END = 3
 ATTENTION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 61}

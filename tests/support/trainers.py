@@ -10,11 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ppo_engine import runtime
 from ppo_engine.config import TrainConfig, ValueHeadInit
-from ppo_engine.models import LanguageModel, Policy
-from ppo_engine.networks import Models
-from ppo_engine.ptx import TextSource
-from ppo_engine.replay import TokenIds
+from ppo_engine.models.networks import Models
+from ppo_engine.models.policy import LanguageModel, Policy
+from ppo_engine.program.replay import TokenIds
 from ppo_engine.trainer import Trainer
+from ppo_engine.update.ptx import TextSource
 
 VOCABULARY, PAD = 23, 0
 _BASE: dict[str, Any] = {

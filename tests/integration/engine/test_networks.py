@@ -15,9 +15,9 @@ from torch import Tensor
 from ppo_engine import checkpoint, runtime
 from ppo_engine.build import build_trainer
 from ppo_engine.config import LoRAConfig, ModelSource, TrainConfig
-from ppo_engine.loading import load_language_model
-from ppo_engine.lora import Adapters
-from ppo_engine.overlay import OverlaidReference, trained_tensors
+from ppo_engine.models.loading import load_language_model
+from ppo_engine.models.lora import Adapters
+from ppo_engine.models.overlay import OverlaidReference, trained_tensors
 from ppo_engine.rundir import RunDir
 from ppo_engine.trainer import Trainer
 from ppo_engine.training_state import capture

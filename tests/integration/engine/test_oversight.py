@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from ppo_engine.config import TrainConfig
 from ppo_engine.errors import GuardStopped, NonFinite, WandbUnavailable
 from ppo_engine.events import CheckpointSaved, Event, Finished, GuardTripped, Outcome, RolledBack, StepDone
-from ppo_engine.run import Run, RunOptions
+from ppo_engine.program.run import Run, RunOptions
 from ppo_engine.rundir import RunDir, checkpoint_step
 from ppo_engine.trainer import Trainer
 from tests.support.tiny_models import tiny_llama

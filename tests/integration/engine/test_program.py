@@ -20,7 +20,7 @@ from ppo_engine.build import build_trainer
 from ppo_engine.config import TrainConfig
 from ppo_engine.errors import CheckpointCorrupt, EngineError
 from ppo_engine.events import CheckpointSaved, Event, Failed, Finished, Started, StepDone, parse
-from ppo_engine.run import Run, RunOptions
+from ppo_engine.program.run import Run, RunOptions
 from ppo_engine.rundir import RunDir
 from ppo_engine.stats import HISTOGRAMS, SCALARS
 from ppo_engine.training_state import capture, restore

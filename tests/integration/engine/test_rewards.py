@@ -18,7 +18,7 @@ from ppo_engine.config import TrainConfig
 from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.errors import RewardHostForbidden, RewardUnavailable
 from ppo_engine.events import Event, Finished, Sample, StepDone, parse
-from ppo_engine.run import Run, RunOptions
+from ppo_engine.program.run import Run, RunOptions
 from ppo_engine.rundir import RunDir
 from tests.support.source_tree import ROOT
 from tests.support.tiny_models import byte_tokenizer, tiny_classifier, tiny_llama

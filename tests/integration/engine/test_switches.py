@@ -10,7 +10,7 @@ import pytest
 from ppo_engine.config import TrainConfig
 from ppo_engine.errors import InvalidConfig, NothingToTrainOn, PromptsUnusable
 from ppo_engine.events import Event, StepDone
-from ppo_engine.run import Run, RunOptions
+from ppo_engine.program.run import Run, RunOptions
 from ppo_engine.rundir import RunDir
 from tests.support.tiny_models import tiny_llama
 

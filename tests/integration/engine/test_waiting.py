@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ppo_engine.events import Phase, PhaseEntered, parse
+from ppo_engine.program.spare import STALE_EXIT
 from ppo_engine.rundir import RunDir
-from ppo_engine.spare import STALE_EXIT
 from tests.support.servers import wait_until
 from tests.support.tiny_models import tiny_llama
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from ppo_engine import attention
 from ppo_engine.batch import make_sequences
-from ppo_engine.compute import ComputeWeights
 from ppo_engine.config import ModelSource
-from ppo_engine.loading import load_language_model
+from ppo_engine.models import attention
+from ppo_engine.models.compute import ComputeWeights
+from ppo_engine.models.loading import load_language_model
 from tests.support.tiny_models import tiny_llama
 
 SEQUENCES = make_sequences([[5, 6], [7, 8, 9]], [[10, 11, 12], [13, 14]], pad_id=0)

@@ -13,7 +13,7 @@ import torch
 from ppo_engine import checkpoint
 from ppo_engine.config import ModelSource
 from ppo_engine.errors import CheckpointCorrupt, DiskFull
-from ppo_engine.loading import load_language_model, load_tokenizer
+from ppo_engine.models.loading import load_language_model, load_tokenizer
 from ppo_engine.rundir import RunDir
 from tests.support.tiny_models import tiny_llama
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from ppo_engine.batch import make_sequences
-from ppo_engine.compute import ComputeWeights
 from ppo_engine.config import ModelSource, ResourcesConfig
-from ppo_engine.loading import load_language_model
-from ppo_engine.logprobs import Distribution
+from ppo_engine.maths.logprobs import Distribution
+from ppo_engine.models.compute import ComputeWeights
+from ppo_engine.models.loading import load_language_model
 from ppo_engine.runtime import compute_dtype
 from tests.support.tiny_models import tiny_gpt2
 from tests.support.trainers import make_trainer

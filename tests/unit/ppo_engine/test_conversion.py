@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from ppo_engine import conversion
 from ppo_engine.config import ModelConfig
-from ppo_engine.conversion import without_gguf
 from ppo_engine.errors import ModelUnavailable
-from ppo_engine.networks import load_policy
+from ppo_engine.models import conversion
+from ppo_engine.models.conversion import without_gguf
+from ppo_engine.models.networks import load_policy
 from tests.support.gguf_files import new_model, write_gguf
 
 

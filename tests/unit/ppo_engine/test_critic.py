@@ -11,11 +11,11 @@ from transformers import AutoModelForSequenceClassification
 
 from ppo_engine.batch import make_sequences
 from ppo_engine.config import ModelSource, SeparateValue, ValueHeadInit
-from ppo_engine.critic import load_critic, make_critic, save_critic
 from ppo_engine.errors import InvalidConfig
-from ppo_engine.loading import load_language_model
-from ppo_engine.logprobs import Distribution
-from ppo_engine.models import LanguageModel, Policy
+from ppo_engine.maths.logprobs import Distribution
+from ppo_engine.models.critic import load_critic, make_critic, save_critic
+from ppo_engine.models.loading import load_language_model
+from ppo_engine.models.policy import LanguageModel, Policy
 from tests.support.tiny_models import tiny_classifier, tiny_gpt2, tiny_llama
 from tests.support.tolerances import MATH, assert_close
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ppo_engine import logprobs
 from ppo_engine.batch import make_sequences
-from ppo_engine.logprobs import Distribution, full_kl
+from ppo_engine.maths import logprobs
+from ppo_engine.maths.logprobs import Distribution, full_kl
 from tests.support.specs import spec_document
 from tests.support.tolerances import GOLDEN, assert_close
 from tests.support.trainers import make_trainer

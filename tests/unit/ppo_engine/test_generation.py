@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from ppo_engine.config import GenerationConfig, ModelSource, PromptsConfig
+from ppo_engine.data.prompts import PromptSource, load_prompts
 from ppo_engine.errors import InvalidConfig
-from ppo_engine.generation import Sampling, StopTexts, _draw, sample
-from ppo_engine.loading import load_language_model
-from ppo_engine.logprobs import Distribution
-from ppo_engine.models import LanguageModel
-from ppo_engine.prompts import PromptSource, load_prompts
+from ppo_engine.experience.generation import Sampling, StopTexts, _draw, sample
+from ppo_engine.experience.rollout import Responder, repeated
+from ppo_engine.maths.logprobs import Distribution
+from ppo_engine.models.loading import load_language_model
+from ppo_engine.models.policy import LanguageModel
 from ppo_engine.rewards import Component, Scorer
-from ppo_engine.rollout import Responder, repeated
 from ppo_engine.summary import Stopwatch
 from tests.support.tiny_models import byte_tokenizer, tiny_llama
 

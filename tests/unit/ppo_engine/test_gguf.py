@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from ppo_engine.errors import ModelUnavailable
-from ppo_engine.gguf import convert
+from ppo_engine.models.gguf import convert
 from tests.support.gguf_files import EOS, new_model, write_gguf
 
 
@@ -130,7 +130,7 @@ def test_a_failed_write_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     write_gguf(tmp_path / "m.gguf", model)
-    monkeypatch.setattr("ppo_engine.gguf.save_file", full)
+    monkeypatch.setattr("ppo_engine.models.gguf.save_file", full)
     with pytest.raises(OSError, match="No space"):
         convert(tmp_path / "m.gguf", tmp_path / "out", torch.float32)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "original"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ppo_engine.config import Direction, GuardRule
-from ppo_engine.guards import Best, Guards, describe
+from ppo_engine.program.guards import Best, Guards, describe
 from tests.support.specs import make_spec
 
 
@@ -83,7 +83,7 @@ def test_the_metric_says_which_direction_is_better_unless_the_spec_does() -> Non
 
 
 def test_memory_survives_a_resume() -> None:
-    from ppo_engine.oversight import Oversight
+    from ppo_engine.program.oversight import Oversight
 
     config = make_spec(
         evaluation={"prompts": {"inline": ["a"]}},

@@ -12,10 +12,10 @@ from transformers import DynamicCache
 from ppo_engine.batch import Sequences, make_sequences
 from ppo_engine.config import ValueHeadInit
 from ppo_engine.errors import InvalidConfig
-from ppo_engine.freezing import freeze_lower_layers
-from ppo_engine.logprobs import Distribution
-from ppo_engine.models import LanguageModel, Policy
-from ppo_engine.overlay import trained_tensors
+from ppo_engine.maths.logprobs import Distribution
+from ppo_engine.models.freezing import freeze_lower_layers
+from ppo_engine.models.overlay import trained_tensors
+from ppo_engine.models.policy import LanguageModel, Policy
 from tests.support.families import FAMILIES, language_model
 from tests.support.tolerances import MATH, assert_close
 

@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 from ppo_engine.batch import make_sequences
 from ppo_engine.config import LoRAConfig, ModelConfig, ModelSource
 from ppo_engine.errors import InvalidConfig, ModelUnavailable
-from ppo_engine.logprobs import Distribution
-from ppo_engine.lora import Adapters, merge
-from ppo_engine.networks import Models, Origin, assemble, load_policy
-from ppo_engine.overlay import trained_tensors
+from ppo_engine.maths.logprobs import Distribution
+from ppo_engine.models.lora import Adapters, merge
+from ppo_engine.models.networks import Models, Origin, assemble, load_policy
+from ppo_engine.models.overlay import trained_tensors
 from tests.support.tiny_models import byte_tokenizer, tiny_gpt2, tiny_llama
 from tests.support.tolerances import MATH, assert_close
 

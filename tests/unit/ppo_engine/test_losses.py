@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ppo_engine.config import KLPenalty
-from ppo_engine.kl import per_token_kl
-from ppo_engine.losses import policy_loss, value_loss
+from ppo_engine.maths.kl import per_token_kl
+from ppo_engine.maths.losses import policy_loss, value_loss
 from tests.support.tolerances import MATH, assert_close
 
 CHANGES = (-2.0, -0.4, -0.1, 0.0, 0.15, 0.3, 2.0)

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from ppo_engine.advantages import gae
 from ppo_engine.config import OptimizerConfig, Schedule
-from ppo_engine.logprobs import Distribution, token_logprobs
-from ppo_engine.losses import policy_loss
-from ppo_engine.masked import masked_mean, whiten
-from ppo_engine.optim import learning_rates
+from ppo_engine.maths.advantages import gae
+from ppo_engine.maths.logprobs import Distribution, token_logprobs
+from ppo_engine.maths.losses import policy_loss
+from ppo_engine.maths.masked import masked_mean, whiten
+from ppo_engine.update.optim import learning_rates
 from tests.support.tolerances import MATH, assert_close
 
 NAN = math.nan
@@ -85,8 +85,8 @@ def test_chunking_and_recomputing_change_neither_values_nor_gradients(monkeypatc
     hidden, targets, positions = torch.randn(7, 4), torch.randint(0, 11, (7,)), torch.arange(7)
 
     def run(chunk: int) -> tuple[torch.Tensor, ...]:
-        monkeypatch.setattr("ppo_engine.logprobs.CHUNK_LOGITS", chunk)
-        monkeypatch.setattr("ppo_engine.logprobs.KEPT_LOGITS", 0)
+        monkeypatch.setattr("ppo_engine.maths.logprobs.CHUNK_LOGITS", chunk)
+        monkeypatch.setattr("ppo_engine.maths.logprobs.KEPT_LOGITS", 0)
         inputs = hidden.clone().requires_grad_()
         logprobs, entropy = token_logprobs(
             inputs, targets, positions, linear, Distribution(temperature=0.7), entropy_grad=True

@@ -11,10 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ppo_engine.batch import Sequences, make_sequences
 from ppo_engine.config import ModelSource, ValueHeadInit
 from ppo_engine.errors import ModelUnavailable
-from ppo_engine.generation import Responses, Sampling, sample
-from ppo_engine.loading import load_language_model
-from ppo_engine.logprobs import Distribution
-from ppo_engine.models import LanguageModel, Policy
+from ppo_engine.experience.generation import Responses, Sampling, sample
+from ppo_engine.maths.logprobs import Distribution
+from ppo_engine.models.loading import load_language_model
+from ppo_engine.models.policy import LanguageModel, Policy
 from tests.support.families import END, FAMILIES, language_model
 from tests.support.tiny_models import tiny_classifier, tiny_llama
 from tests.support.tolerances import GOLDEN, assert_close

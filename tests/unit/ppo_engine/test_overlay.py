@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ppo_engine.batch import make_sequences
-from ppo_engine.logprobs import Distribution
-from ppo_engine.models import LanguageModel
-from ppo_engine.overlay import OverlaidReference, Overlay, trained_tensors
+from ppo_engine.maths.logprobs import Distribution
+from ppo_engine.models.overlay import OverlaidReference, Overlay, trained_tensors
+from ppo_engine.models.policy import LanguageModel
 from tests.support.tiny_models import tiny_gpt2, tiny_llama
 from tests.support.tolerances import assert_close
 

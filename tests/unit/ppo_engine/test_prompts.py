@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppo_engine import prompts as prompts_module
 from ppo_engine.config import PromptsConfig
+from ppo_engine.data import prompts as prompts_module
+from ppo_engine.data.prompts import Line, PromptSource, load_prompts
 from ppo_engine.errors import CheckpointCorrupt, InvalidConfig, PromptsUnusable
-from ppo_engine.prompts import Line, PromptSource, load_prompts
 from tests.support.tiny_models import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

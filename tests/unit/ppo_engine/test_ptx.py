@@ -9,7 +9,7 @@ import pytest
 
 from ppo_engine.batch import Sequences
 from ppo_engine.errors import CheckpointCorrupt, InvalidConfig, PromptsUnusable
-from ppo_engine.ptx import TextSource, tokenize
+from ppo_engine.update.ptx import TextSource, tokenize
 from tests.support.trainers import Letters
 
 END = Letters.eos_token_id

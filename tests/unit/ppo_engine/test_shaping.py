@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from ppo_engine.advantages import explained_variance, gae, length_adaptive_lambda
 from ppo_engine.config import ScoreScaling
-from ppo_engine.shaping import RunningMoments, overlong_penalty, per_token_rewards, process_scores
+from ppo_engine.maths.advantages import explained_variance, gae, length_adaptive_lambda
+from ppo_engine.maths.shaping import RunningMoments, overlong_penalty, per_token_rewards, process_scores
 from tests.support.tolerances import assert_close
 
 NAN = math.nan

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ppo_engine import logprobs, softmax
-from ppo_engine.logprobs import Distribution, token_logprobs
-from ppo_engine.softmax import picked_logprobs
+from ppo_engine.maths import logprobs, softmax
+from ppo_engine.maths.logprobs import Distribution, token_logprobs
+from ppo_engine.maths.softmax import picked_logprobs
 from tests.support.tolerances import GOLDEN, assert_close
 
 

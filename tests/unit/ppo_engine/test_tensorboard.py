@@ -11,8 +11,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ppo_engine.events import Sample
+from ppo_engine.program.tensorboard import TensorBoardWriter, samples_table
 from ppo_engine.stats import HISTOGRAMS, REWARDS, SCALARS, StepStats
-from ppo_engine.tensorboard import TensorBoardWriter, samples_table
 
 with warnings.catch_warnings():  # the HTML sanitiser inside TensorBoard warns when it is imported
     warnings.filterwarnings("ignore", "html5lib's sanitizer", DeprecationWarning)

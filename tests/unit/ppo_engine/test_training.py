@@ -11,8 +11,8 @@ import torch
 
 from ppo_engine.batch import Sequences, make_sequences
 from ppo_engine.errors import NonFinite, NothingToTrainOn
+from ppo_engine.experience.rollout import Rollout
 from ppo_engine.rewards import Scores
-from ppo_engine.rollout import Rollout
 from ppo_engine.summary import Stopwatch
 from ppo_engine.trainer import Trainer, Update
 from ppo_engine.training_state import capture, restore

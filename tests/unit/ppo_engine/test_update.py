@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ppo_engine.batch import Advantages, RolloutBatch, Sequences, make_sequences
 from ppo_engine.summary import Stopwatch
-from ppo_engine.targets import advantages, trainable
 from ppo_engine.trainer import Trainer
+from ppo_engine.update.targets import advantages, trainable
 from tests.support.tolerances import assert_close
 from tests.support.trainers import PAD, make_trainer
 

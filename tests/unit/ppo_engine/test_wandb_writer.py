@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from ppo_engine import wandb_writer
 from ppo_engine.config import TrainConfig
 from ppo_engine.errors import WandbUnavailable, WandbUnreachable
 from ppo_engine.events import Sample
-from ppo_engine.journal import Journal
+from ppo_engine.program import wandb_writer
+from ppo_engine.program.journal import Journal
+from ppo_engine.program.wandb_writer import make_wandb
 from ppo_engine.rundir import RunDir
 from ppo_engine.stats import StepStats
-from ppo_engine.wandb_writer import make_wandb
 
 SETTINGS = {"console", "disable_git", "disable_code", "x_disable_meta"}
 SAMPLE = Sample(

@@ -1,0 +1,1 @@
+"""Prompts and texts, and the place in them."""

@@ -1,0 +1,1 @@
+"""Collecting experience: responses, their samples, and what the models say of them."""

@@ -1,0 +1,149 @@
+"""Sampling responses. Legend: B sequences, P prompt tokens, T response tokens, A rows still running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedTokenizerBase
+
+from ppo_engine.maths.logprobs import Distribution
+from ppo_engine.models.policy import LanguageModel
+
+
+class Responses(NamedTuple):
+    """Sampled tokens, right-padded, and what the sampler thought of them."""
+
+    ids: Tensor
+    """[B, T] int64"""
+    mask: Tensor
+    """[B, T] bool; the end-of-text token counts as part of the response."""
+    logprobs: Tensor
+    """[B, T], 0 on padding."""
+    ended: Tensor
+    """[B] bool: with an end-of-text token or a stop text, not by length."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopTexts:
+    """Texts that end a response."""
+
+    texts: Sequence[str]
+    tokenizer: PreTrainedTokenizerBase
+
+    def reached(self, ids: Sequence[int]) -> bool:
+        """Whether the last of these response tokens completed one of the texts.
+
+        Every token is at least one byte, so a text of n bytes lies within the last n tokens; a few more, because a
+        token may begin in the middle of a character.
+        """
+        longest = max(len(text.encode()) for text in self.texts)
+        tail = self.tokenizer.decode(list(ids[-longest - 3 :]), skip_special_tokens=True)
+        return any(text in tail for text in self.texts)
+
+    def cut(self, text: str) -> str:
+        """The text before the first stop text."""
+        ends = [at for stop in self.texts if (at := text.find(stop)) >= 0]
+        return text[: min(ends)] if ends else text
+
+
+Finished = Callable[[int, Sequence[int]], None]
+"""Hears of a response as soon as it is complete: its row and its token ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How responses are drawn."""
+
+    distribution: Distribution
+    max_new_tokens: int
+    pad_id: int
+    generator: torch.Generator
+    """The only source of randomness, on the model's device."""
+    greedy: bool = False
+    """Take the likeliest token instead of drawing one."""
+    stop: StopTexts | None = None
+    """Texts that end a response, beside the end-of-text tokens."""
+
+
+@torch.no_grad()
+def sample(
+    language: LanguageModel,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    how: Sampling,
+    on_finished: Finished | None = None,
+) -> Responses:
+    """Sample one response per prompt, each until its end or `max_new_tokens`.
+
+    Rows that ended leave the batch, so late tokens cost only the rows still running.
+
+    Args:
+        language: the policy, in eval mode (no dropout).
+        prompt_ids, prompt_mask: [B, P], left-padded.
+        on_finished: called once per row, in the order in which they end.
+    """
+    rows = torch.arange(len(prompt_ids), device=prompt_ids.device)
+    drawn = _empty(len(rows), how.max_new_tokens, how.pad_id, rows.device)
+    eos = torch.tensor(how.distribution.eos_ids, dtype=torch.long, device=rows.device)
+    cache = DynamicCache(config=language.model.config)
+    attention, feed = prompt_mask, prompt_ids
+    for t in range(how.max_new_tokens):
+        hidden = language.trunk(feed, attention, cache=cache, use_cache=True)[:, -1]
+        table = how.distribution.shape(language.head(hidden), torch.full_like(rows, t)).log_softmax(dim=-1)
+        token = _draw(table, how)
+        drawn.ids[rows, t], drawn.mask[rows, t] = token.squeeze(1), True
+        drawn.logprobs[rows, t] = table.gather(1, token).squeeze(1)
+        running = ~(torch.isin(token.squeeze(1), eos) | _stopped(drawn.ids, rows, t, how.stop))
+        drawn.ended[rows[~running]] = True
+        last = t + 1 == how.max_new_tokens
+        if last or not bool(running.all()):
+            _tell(on_finished, drawn, rows if last else rows[~running], t + 1)
+            cache.reorder_cache(running.nonzero().squeeze(1))  # type: ignore[arg-type]
+            rows, token, attention = rows[running], token[running], attention[running]
+        if last or len(rows) == 0:
+            break
+        attention = torch.cat([attention, torch.ones_like(attention[:, :1])], dim=1)
+        feed = token
+    width = int(drawn.mask.any(dim=0).sum())
+    return Responses(drawn.ids[:, :width], drawn.mask[:, :width], drawn.logprobs[:, :width], drawn.ended)
+
+
+def _empty(rows: int, columns: int, pad_id: int, device: torch.device) -> Responses:
+    return Responses(
+        ids=torch.full((rows, columns), pad_id, dtype=torch.long, device=device),
+        mask=torch.zeros((rows, columns), dtype=torch.bool, device=device),
+        logprobs=torch.zeros((rows, columns), device=device),
+        ended=torch.zeros(rows, dtype=torch.bool, device=device),
+    )
+
+
+def _draw(table: Tensor, how: Sampling) -> Tensor:
+    """Token ids [A, 1] from log-probabilities [A, V].
+
+    One uniform number per row finds its place in the cumulative distribution, in fp64 so that no rare token is lost;
+    `torch.multinomial` draws one number per token of the vocabulary, which cost a seventh of the whole rollout.
+    """
+    if how.greedy:
+        return table.argmax(dim=-1, keepdim=True)
+    cumulative = table.exp().double().cumsum(dim=-1)
+    uniform = torch.rand((len(table), 1), dtype=torch.float64, device=table.device, generator=how.generator)
+    place = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    return place.clamp(max=table.shape[1] - 1)
+
+
+def _stopped(ids: Tensor, rows: Tensor, t: int, stop: StopTexts | None) -> Tensor:
+    """[A] bool: rows whose token at column `t` completed a stop text."""
+    if stop is None:
+        return torch.zeros_like(rows, dtype=torch.bool)
+    found = [stop.reached(row) for row in ids[rows, : t + 1].tolist()]
+    return torch.tensor(found, dtype=torch.bool, device=rows.device)
+
+
+def _tell(on_finished: Finished | None, drawn: Responses, rows: Tensor, length: int) -> None:
+    if on_finished is not None:
+        for row in rows.tolist():
+            on_finished(row, drawn.ids[row, :length].tolist())

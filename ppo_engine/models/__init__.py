@@ -1,0 +1,1 @@
+"""Policy, critic, reference: how they are loaded, adapted, shared and run."""

@@ -1,0 +1,1 @@
+"""The engine as a program: the loop around the trainer, and what it writes."""

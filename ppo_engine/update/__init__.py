@@ -1,0 +1,1 @@
+"""The PPO update: from a rollout batch to optimizer steps."""

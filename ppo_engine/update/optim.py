@@ -1,0 +1,105 @@
+"""The optimizer, its learning rate, and the one place where gradients become weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from ppo_engine.config import OptimizerConfig, Schedule
+from ppo_engine.errors import NonFinite
+from ppo_engine.models.compute import ComputeWeights
+
+
+def make_optimizer(
+    policy: Iterable[nn.Parameter], critic: Iterable[nn.Parameter], config: OptimizerConfig
+) -> torch.optim.Optimizer:
+    """AdamW with two groups, the policy's trainable parameters and the critic's; `set_rates` sets their rates."""
+    groups = [{"params": [p for p in parameters if p.requires_grad]} for parameters in (policy, critic)]
+    return torch.optim.AdamW(
+        groups,
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def schedule_factor(config: OptimizerConfig, step: int, steps_total: int) -> float:
+    """Share of the peak rate in a 0-based step: linear warm-up to 1, then the schedule, to 0 after the last step."""
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, steps_total - config.warmup_steps)
+    match config.schedule:
+        case Schedule.CONSTANT:
+            return 1.0
+        case Schedule.LINEAR:
+            return 1.0 - progress
+        case Schedule.COSINE:
+            return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+class Rates(NamedTuple):
+    """Learning rates of a step, in the order of the optimizer's groups."""
+
+    policy: float
+    critic: float
+
+
+def learning_rates(config: OptimizerConfig, step: int, steps_total: int, factor: float = 1.0) -> Rates:
+    """Policy and critic under the same schedule and factor, each with its own peak."""
+    critic = config.learning_rate if config.value_learning_rate is None else config.value_learning_rate
+    share = factor * schedule_factor(config, step, steps_total)
+    return Rates(config.learning_rate * share, critic * share)
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Rates) -> None:
+    """Give both groups of `make_optimizer` their rates."""
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedStepper:
+    """Clips on every optimizer step, and refuses gradients that are not finite before they reach a weight."""
+
+    accelerator: Accelerator
+    optimizer: torch.optim.Optimizer
+    weights: ComputeWeights
+    max_grad_norm: float | None
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of one part of a minibatch."""
+        self.accelerator.backward(loss)
+
+    def step(self) -> float:
+        """Clip, step, clear; returns the gradient norm before clipping.
+
+        Raises:
+            NonFinite: the norm is not finite.
+        """
+        norm = self._clip([p for group in self.optimizer.param_groups for p in group["params"]])
+        if not math.isfinite(norm):
+            self.discard()
+            raise NonFinite("a gradient is not finite")
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.weights.refresh()
+        return norm
+
+    def _clip(self, trained: list[nn.Parameter]) -> float:
+        """The gradient norm before clipping; without a limit no gradient is touched."""
+        if self.max_grad_norm is not None:
+            return float(self.accelerator.clip_grad_norm_(trained, self.max_grad_norm))
+        self.accelerator.unscale_gradients()
+        return float(nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None]))
+
+    def discard(self) -> None:
+        """Clear the gradients and leave weights and moments alone."""
+        self.optimizer.zero_grad(set_to_none=True)
