@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from pydantic import ValidationError
 
@@ -32,6 +32,10 @@ from ppo_engine.errors import EngineError, InvalidConfig
 from ppo_engine.events import Event, Failed
 from ppo_engine.program import spare
 from ppo_engine.rundir import RunDir
+
+if TYPE_CHECKING:
+    from ppo_engine.program.run import Run, RunOptions
+    from ppo_engine.runtime import Meeting
 
 ORPHAN_SECONDS = 3.0
 """How long a run may live on after its supervisor: enough to leave a step that is nearly done."""
@@ -51,22 +55,34 @@ def main(argv: list[str] | None = None) -> int:
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every request, with the whole URL
 
-    def emit(event: Event) -> None:
-        pipe.write(event.model_dump_json() + "\n")
-        pipe.flush()
+    turn = threading.Lock()
 
+    def write(line: str) -> None:
+        with turn:
+            pipe.write(line)
+            pipe.flush()
+
+    def emit(event: Event) -> None:
+        write(event.model_dump_json() + "\n")
+
+    given = sys.argv[1:] if argv is None else argv
     if arguments.command == "wait":
-        arguments = parser.parse_args(["run", *spare.wait()])
+        given = ["run", *spare.wait()]
+        arguments = parser.parse_args(given)
     try:
-        return _replay(arguments.case, pipe) if arguments.command == "replay" else _run(arguments, emit)
+        if arguments.command == "replay":
+            return _replay(arguments.case, pipe)
+        return _run(arguments, given, emit) if arguments.rank == 0 else _run_beside(arguments, write, emit)
     except EngineError as error:
         log.error("%s: %s", error.code, error.message)
         emit(_failed(error))
         return 1
 
 
-def _run(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
-    from ppo_engine.program.run import Run, RunOptions, resume_folder  # noqa: PLC0415 - torch is slow to import: usage errors first
+def _run(arguments: argparse.Namespace, given: list[str], emit: Callable[[Event], None]) -> int:
+    """The main process of a run, mostly the only one."""
+    from ppo_engine.program.launch import Crew, launched  # noqa: PLC0415 - torch is slow to import: usage errors first
+    from ppo_engine.program.run import Run, resume_folder  # noqa: PLC0415 - as above
 
     config = _read_spec(arguments.spec)
     out = RunDir(arguments.out.resolve())
@@ -74,7 +90,49 @@ def _run(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
     if not out.spec.exists():
         out.spec.write_text(config.model_dump_json(indent=1))  # nulls too: a preset must not come back over them
     resume = None if arguments.resume is None else resume_folder(out, arguments.resume or None)
-    options = RunOptions(
+    crew = None
+
+    def tell(failure: Failed) -> None:
+        emit(failure.model_copy(update={"phase": run.phase, "step": run.step}))
+
+    if config.resources.processes > 1 and not launched():
+        crew = Crew(given, config.resources.processes, tell)
+    run = Run(config, _options(arguments, out, resume, None if crew is None else crew.meeting), emit)
+    _stop_on_signals(run.stop)
+    _leave_with_supervisor(run.stop)
+    failure = _failure(run)
+    if crew is None:
+        if failure is not None:
+            tell(failure)
+    elif failure is None:
+        crew.close()
+    else:
+        crew.tell(failure if failure.code != EngineError.code else crew.lost() or failure)
+    return 0 if failure is None else 1
+
+
+def _run_beside(arguments: argparse.Namespace, write: Callable[[str], None], emit: Callable[[Event], None]) -> int:
+    """Another process of a run, started by the main one."""
+    from ppo_engine.program.launch import join, show_life  # noqa: PLC0415 - as above
+    from ppo_engine.program.run import Run  # noqa: PLC0415 - as above
+
+    show_life(write)
+    config = _read_spec(arguments.spec)
+    meeting = join(arguments.rank, config.resources.processes, arguments.port)
+    run = Run(config, _options(arguments, RunDir(arguments.out.resolve()), None, meeting), emit)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the main process hears them, and the others follow it
+    _leave_with_supervisor(run.stop)
+    failure = _failure(run)
+    if failure is not None:
+        emit(failure)
+    return 0 if failure is None else 1
+
+
+def _options(arguments: argparse.Namespace, out: RunDir, resume: Path | None, meeting: Meeting | None) -> RunOptions:
+    from ppo_engine.program.run import RunOptions  # noqa: PLC0415 - as above
+
+    return RunOptions(
         out=out,
         roots=[root.resolve() for root in arguments.root or [Path.cwd()]],
         attempt=arguments.attempt,
@@ -82,21 +140,21 @@ def _run(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
         threads=arguments.threads,
         prune=not arguments.keep_checkpoints,
         egress=Egress(arguments.reward_host or (), _token(arguments.reward_token_file)),
+        meeting=meeting,
     )
-    run = Run(config, options, emit)
-    _stop_on_signals(run.stop)
-    _leave_with_supervisor(run.stop)
+
+
+def _failure(run: Run) -> Failed | None:
+    """Run to the end; returns what went wrong."""
     try:
         run()
     except EngineError as error:
         log.exception("run failed")
-        emit(_failed(error, run))
-        return 1
+        return _failed(error, run)
     except Exception as error:
         log.exception("run failed")
-        emit(_failed(EngineError(f"{type(error).__name__}: {error}"), run))
-        return 1
-    return 0
+        return _failed(EngineError(f"{type(error).__name__}: {error}"), run)
+    return None
 
 
 def _replay(case: Path, pipe: TextIO) -> int:
@@ -207,6 +265,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--attempt", type=int, default=1, metavar="N", help="number that marks this attempt's files")
     run.add_argument("--threads", type=int, metavar="N", help="CPU threads")
+    run.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    run.add_argument("--port", type=int, help=argparse.SUPPRESS)
     run.add_argument("--keep-checkpoints", action="store_true", help="never remove an old checkpoint")
     commands.add_parser("wait", help="import everything, then become the run that a line of standard input describes")
     replay = commands.add_parser("replay", help="feed recorded steps through the optimiser; one JSON line per step")

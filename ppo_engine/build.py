@@ -24,6 +24,7 @@ from ppo_engine.models.conversion import without_gguf
 from ppo_engine.models.loading import load_language_model, load_tokenizer
 from ppo_engine.models.networks import Origin, assemble, load_policy
 from ppo_engine.models.policy import LanguageModel
+from ppo_engine.ranks import ALONE, Ranks
 from ppo_engine.rewards import build_scorer
 from ppo_engine.runtime import seed_everything
 from ppo_engine.trainer import Trainer
@@ -43,6 +44,7 @@ def build_trainer(
     egress: Egress = NO_HOST_ALLOWED,
     resume: Path | None = None,
     scratch: Path | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[Trainer, dict[str, Any]]:
     """Load everything a run needs, and restore a checkpoint if one is given.
 
@@ -58,7 +60,8 @@ def build_trainer(
     _require_sound(config)
     seed_everything(config.seed)
     folders = roots if scratch is None else [*roots, scratch]
-    model = without_gguf(config.model, roots, scratch)
+    with ranks.main_first():
+        model = without_gguf(config.model, roots, scratch)
     origin = Origin(
         source=config.model.policy,
         language=load_policy(model, folders),
@@ -88,6 +91,7 @@ def build_trainer(
         on_phase,
         _evaluator(config, tokenizer, roots),
         texts=_texts(config, language, tokenizer, roots),
+        ranks=ranks,
     )
     if restored is not None:
         restore(trainer, restored.values, restored.tensors)

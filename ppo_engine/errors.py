@@ -135,6 +135,15 @@ class OutOfMemory(EngineError):
     suggestion = "Lower ppo.microbatch_size (changes no number), generation.max_new_tokens or ppo.batch_size."
 
 
+class ProcessLost(EngineError):
+    """One of several processes of a run died or hangs."""
+
+    code = "process_lost"
+    category = Category.INFRA
+    retryable = True
+    suggestion = "Look at the log for what that process said last; often its memory was exhausted."
+
+
 class DeviceUnavailable(EngineError):
     """The wanted device is not here."""
 

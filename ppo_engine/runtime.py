@@ -8,30 +8,71 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import transformers
 from accelerate import Accelerator
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 
 from ppo_engine.config import Device, Precision, ResourcesConfig
 from ppo_engine.errors import DeviceUnavailable, OutOfMemory
 
+COLLECTIVE_TIMEOUT = timedelta(hours=1)
+"""Longest wait of one process for another: a reward server may be slow, or a model large. A process that is lost is
+noticed long before (`program.launch`)."""
 
-def start(config: ResourcesConfig, *, threads: int | None = None) -> Accelerator:
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the processes of a run find each other."""
+
+    rank: int
+    count: int
+    store: Store
+
+
+def start(config: ResourcesConfig, *, threads: int | None = None, meeting: Meeting | None = None) -> Accelerator:
     """Set the thread count; device and process group are accelerate's, precision is `models.compute`'s.
 
+    Args:
+        threads: of all processes of the run together.
+        meeting: the other processes, if there are any.
+
     Raises:
-        DeviceUnavailable: CUDA was asked for and is not here.
+        DeviceUnavailable: CUDA was asked for and is not here, or has fewer devices than there are processes.
     """
     transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(threads or config.threads or len(os.sched_getaffinity(0)))
+    processes = 1 if meeting is None else meeting.count
+    torch.set_num_threads(max(1, (threads or config.threads or len(os.sched_getaffinity(0))) // processes))
     cuda = torch.cuda.is_available()
     if config.device is Device.CUDA and not cuda:
         raise DeviceUnavailable("resources.device is `cuda`, and this machine has no CUDA device")
     cpu = config.device is Device.CPU or not cuda
+    if meeting is not None:
+        _meet(meeting, cpu=cpu)
     return Accelerator(cpu=cpu, mixed_precision="no")
+
+
+def _meet(meeting: Meeting, *, cpu: bool) -> None:
+    """Make torch's process group, each process with a device of its own."""
+    if not cpu:
+        if torch.cuda.device_count() < meeting.count:
+            raise DeviceUnavailable(
+                f"resources.processes is {meeting.count}, and this machine has {torch.cuda.device_count()} CUDA devices"
+            )
+        torch.cuda.set_device(meeting.rank)
+    dist.init_process_group(
+        "gloo" if cpu else "nccl",
+        store=meeting.store,
+        rank=meeting.rank,
+        world_size=meeting.count,
+        timeout=COLLECTIVE_TIMEOUT,
+    )
 
 
 def compute_dtype(config: ResourcesConfig, device: torch.device) -> torch.dtype:

@@ -153,7 +153,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("eval/responses_len_mean", "tokens", "Mean response length over the evaluation set.", ours=True),
     Metric("eval/eos_fraction", "fraction", "Share of evaluation responses that ended by themselves.", ours=True),
     Metric("time/ppo/evaluation", "s", "The evaluation, in steps that have one.", ours=True),
-    Metric("memory/peak_bytes", "bytes", "Peak memory: of the device on CUDA, of the process on CPU.", ours=True),
+    Metric(
+        "memory/peak_bytes",
+        "bytes",
+        "Peak memory: of the device on CUDA, of the process on CPU; the largest of several processes.",
+        ours=True,
+    ),
     Metric(
         "sampling/logprob_mismatch",
         "nats/token",

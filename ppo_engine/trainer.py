@@ -27,6 +27,7 @@ from ppo_engine.maths.logprobs import Distribution
 from ppo_engine.maths.shaping import RunningMoments, per_token_rewards
 from ppo_engine.models.compute import ComputeWeights
 from ppo_engine.models.networks import Models
+from ppo_engine.ranks import ALONE, Ranks
 from ppo_engine.rewards import Scorer
 from ppo_engine.runtime import compute_dtype, peak_memory_bytes
 from ppo_engine.stats import StepStats
@@ -86,6 +87,7 @@ class Trainer:
     evaluator: Evaluator | None = None
     texts: TextSource | None = None
     """What the ptx loss reads."""
+    ranks: Ranks = ALONE
     step: int = 0
     moments: RunningMoments = field(default_factory=RunningMoments)
     critic_ready: bool = False
@@ -99,20 +101,22 @@ class Trainer:
             eos_ids=end_token_ids(policy.language, self.models.tokenizer),
         )
         optimizer = make_optimizer(policy.policy_parameters(), policy.value_parameters(), config.optimizer)
-        self.wrapped, self.optimizer = self.accelerator.prepare(policy, optimizer)
+        self.optimizer = self.accelerator.prepare(optimizer)
         device = self.accelerator.device
         dtype = compute_dtype(config.resources, device)
         self.models.hold_frozen(dtype)
         modules = [policy.language] if policy.critic is None else [policy.language, policy.critic]
         self.weights = ComputeWeights(modules, dtype)
-        stepper = GuardedStepper(self.accelerator, self.optimizer, self.weights, config.optimizer.max_grad_norm)
+        limit = config.optimizer.max_grad_norm
+        stepper = GuardedStepper(self.accelerator, self.optimizer, self.weights, limit, self.ranks)
         self.optimiser = Optimiser(
-            self.wrapped,
+            policy,
             stepper,
             update_rules(config),
             self.distribution,
             self._text_objective(),
             None if self.models.reference is None else self.models.reference.head,
+            self.ranks,
         )
         self.kl = controller(config.kl.init_kl_coef, config.kl.controller)
         self.sampling = torch.Generator(device).manual_seed(config.seed)
@@ -123,6 +127,7 @@ class Trainer:
             config=config.generation,
             distribution=self.distribution,
             generator=self.sampling,
+            ranks=self.ranks,
         )
         self.rollout: Rollout | None = None
         """Responses of the step under way, for inspection."""
@@ -170,6 +175,7 @@ class Trainer:
             distribution,
             KLPenalty.KL,
             microbatch_size=self.config.microbatch_size,
+            ranks=self.ranks,
         )
 
     def begin_again(self, learning_rate_factor: float, times: int) -> None:
@@ -259,6 +265,7 @@ class Trainer:
             ptx.batch_size,
             self.config.microbatch_size,
             self.accelerator.device,
+            self.ranks,
         )
 
     def _text_logprobs(self, texts: Sequences) -> Tensor:
@@ -283,6 +290,7 @@ class Trainer:
                 self.distribution,
                 kl.penalty,
                 microbatch_size=self.config.microbatch_size,
+                ranks=self.ranks,
             )
         with clock.phase("compute_rewards"):
             raw = torch.tensor(raw_scores, dtype=torch.float32, device=found.logprobs.device)
@@ -325,7 +333,7 @@ class Trainer:
             **update_scalars(update.record, update.batch, update.targets),
             "ppo/learning_rate": update.rates.policy,
             "ppo/value_learning_rate": update.rates.critic,
-            "memory/peak_bytes": float(peak_memory_bytes(self.accelerator.device)),
+            "memory/peak_bytes": max(self.ranks.exchange(float(peak_memory_bytes(self.accelerator.device)))),
         }
 
     def _samples(self, rollout: Rollout, update: Update) -> list[Sample]:

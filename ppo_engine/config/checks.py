@@ -44,6 +44,9 @@ def _sizes(config: TrainConfig) -> Iterator[CrossCheck]:
     if ppo.samples_per_prompt > ppo.batch_size:
         detail = f"must be at most batch_size ({ppo.batch_size}), which counts responses"
         yield _check("ppo.samples_per_prompt", "samples_above_batch", detail)
+    if config.resources.processes > ppo.batch_size:
+        detail = f"must be at most ppo.batch_size ({ppo.batch_size}): each process needs a response to work on"
+        yield _check("resources.processes", "processes_above_batch", detail)
     if config.optimizer.warmup_steps > ppo.steps:
         yield _check("optimizer.warmup_steps", "warmup_too_long", f"must be at most ppo.steps ({ppo.steps})")
 

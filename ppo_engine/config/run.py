@@ -155,4 +155,13 @@ class ResourcesConfig(Config):
 
     device: Device = Field(Device.AUTO, description="auto: CUDA if there is one.")
     precision: Precision = Field(Precision.AUTO, description="Compute precision.")
-    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads. Default: what the worker gives the job.")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads of all its processes. Default: what the worker gives the job."
+    )
+    processes: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Processes that share the work on each batch (data parallel), each with its own CUDA device, or "
+        "all on the CPU. The numbers stay those of one process, but for rounding.",
+    )

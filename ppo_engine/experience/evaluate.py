@@ -5,6 +5,7 @@ Legend: B sequences, T response tokens. Nothing here has a gradient.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from ppo_engine.maths.kl import per_token_kl
 from ppo_engine.maths.logprobs import Distribution
 from ppo_engine.models.overlay import Reference
 from ppo_engine.models.policy import OtherDistribution, Policy
+from ppo_engine.ranks import ALONE, Ranks
 
 ROWS_PER_MICROBATCH_ROW = 4
 """A pass without gradients keeps no activations: so many more rows cost no more memory than a microbatch with them."""
@@ -43,14 +45,17 @@ def evaluate(
     penalty: KLPenalty,
     *,
     microbatch_size: int,
+    ranks: Ranks = ALONE,
 ) -> Evaluation:
-    """Log-probabilities under policy and reference, values, and KL per token."""
+    """Log-probabilities under policy and reference, values, and KL per token; each rank computes its share of them."""
     shape, device = sequences.response_mask.shape, sequences.response_mask.device
     logprobs, values, ref_logprobs, kl = (torch.zeros(shape, device=device) for _ in range(4))
     ref_hidden: Tensor | None = None
     rows_per_pass = ROWS_PER_MICROBATCH_ROW * microbatch_size
-    sequences = policy.language.trunk.share(sequences, rows_per_pass)
-    for rows in torch.arange(len(sequences), device=device).split(rows_per_pass):
+    share = ranks.share(len(sequences))
+    passes = share.index(device).split(rows_per_pass)
+    sequences = policy.language.trunk.share(sequences, passes)
+    for rows in passes:
         part = sequences.rows(rows)
         columns = slice(0, part.response_mask.shape[1])
         if reference is None:
@@ -69,4 +74,12 @@ def evaluate(
         if ref_hidden is None:
             ref_hidden = ref_states.new_zeros((*shape, ref_states.shape[-1]))
         ref_hidden[rows, columns] = ref_states
-    return Evaluation(logprobs, values, None if reference is None else ref_logprobs, kl, sequences, ref_hidden)
+    logprobs, values, ref_logprobs, kl = (share.whole(found) for found in (logprobs, values, ref_logprobs, kl))
+    return Evaluation(
+        logprobs,
+        values,
+        None if reference is None else ref_logprobs,
+        kl,
+        sequences if sequences.frozen is None else replace(sequences, frozen=share.whole(sequences.frozen)),
+        None if ref_hidden is None else share.whole(ref_hidden),
+    )

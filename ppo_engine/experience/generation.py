@@ -61,10 +61,9 @@ class Sampling:
     distribution: Distribution
     max_new_tokens: int
     pad_id: int
-    generator: torch.Generator
-    """The only source of randomness, on the model's device."""
-    greedy: bool = False
-    """Take the likeliest token instead of drawing one."""
+    uniform: Tensor | None
+    """[B, max_new_tokens] fp64 in [0, 1): what each token is drawn with, the only source of randomness. None: take the
+    likeliest token instead of drawing one."""
     stop: StopTexts | None = None
     """Texts that end a response, beside the end-of-text tokens."""
 
@@ -94,7 +93,7 @@ def sample(
     for t in range(how.max_new_tokens):
         hidden = language.trunk(feed, attention, cache=cache, use_cache=True)[:, -1]
         table = how.distribution.shape(language.head(hidden), torch.full_like(rows, t)).log_softmax(dim=-1)
-        token = _draw(table, how)
+        token = _draw(table, None if how.uniform is None else how.uniform[rows, t])
         drawn.ids[rows, t], drawn.mask[rows, t] = token.squeeze(1), True
         drawn.logprobs[rows, t] = table.gather(1, token).squeeze(1)
         running = ~(torch.isin(token.squeeze(1), eos) | _stopped(drawn.ids, rows, t, how.stop))
@@ -121,17 +120,24 @@ def _empty(rows: int, columns: int, pad_id: int, device: torch.device) -> Respon
     )
 
 
-def _draw(table: Tensor, how: Sampling) -> Tensor:
+def uniform_numbers(rows: int, tokens: int, generator: torch.Generator) -> Tensor:
+    """What to draw `tokens` tokens of `rows` responses with: [rows, tokens] fp64.
+
+    All of them at once, so that no response depends on when others end, or on which process samples it.
+    """
+    return torch.rand((rows, tokens), dtype=torch.float64, device=generator.device, generator=generator)
+
+
+def _draw(table: Tensor, uniform: Tensor | None) -> Tensor:
     """Token ids [A, 1] from log-probabilities [A, V].
 
     One uniform number per row finds its place in the cumulative distribution, in fp64 so that no rare token is lost;
     `torch.multinomial` draws one number per token of the vocabulary, which cost a seventh of the whole rollout.
     """
-    if how.greedy:
+    if uniform is None:
         return table.argmax(dim=-1, keepdim=True)
     cumulative = table.exp().double().cumsum(dim=-1)
-    uniform = torch.rand((len(table), 1), dtype=torch.float64, device=table.device, generator=how.generator)
-    place = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    place = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)
     return place.clamp(max=table.shape[1] - 1)
 
 

@@ -13,9 +13,10 @@ from transformers import PreTrainedTokenizerBase
 from ppo_engine.batch import Sequences, pad
 from ppo_engine.config import GenerationConfig
 from ppo_engine.data.prompts import Prompt
-from ppo_engine.experience.generation import Sampling, StopTexts, sample
+from ppo_engine.experience.generation import Responses, Sampling, StopTexts, sample, uniform_numbers
 from ppo_engine.maths.logprobs import Distribution
 from ppo_engine.models.policy import LanguageModel
+from ppo_engine.ranks import ALONE, Ranks, Share
 from ppo_engine.rewards import Exchange, Scorer, Scores, ScoringSession
 from ppo_engine.summary import Stopwatch
 
@@ -42,26 +43,30 @@ class Responder:
     config: GenerationConfig
     distribution: Distribution
     generator: torch.Generator
+    """On the model's device."""
     greedy: bool = False
+    ranks: Ranks = ALONE
 
     def collect(self, prompts: Sequence[Prompt], scorer: Scorer, clock: Stopwatch) -> Rollout:
         """Sample a response to each prompt, and score them; slow scorers start while others are still sampled.
 
+        Every rank samples and scores its share, and returns the whole.
+
         Raises:
             RewardFailed: the responses could not be scored.
         """
-        session = scorer.open(len(prompts))
-        exchanges: dict[int, Exchange] = {}
+        share = self.ranks.share(len(prompts))
+        session = scorer.open(share)
 
-        def finished(row: int, ids: Sequence[int]) -> None:
-            prompt = prompts[row]
-            exchanges[row] = Exchange(prompt.text, self.text(ids), prompt.record, len(ids))
-            session.add(row, exchanges[row])
+        def finished(place: int, ids: Sequence[int]) -> None:
+            session.add(place, self._exchange(prompts[share.rows[place]], ids))
 
         pad_id, device = pad_token_id(self.tokenizer), self.generator.device
         prompt_ids, prompt_mask = (t.to(device) for t in pad([p.ids for p in prompts], pad_id, left=True))
+        own = share.index(device)
         with clock.phase("rollout"), _abandoned_on_error(session):
-            drawn = sample(self.language, prompt_ids, prompt_mask, self._sampling(pad_id), finished)
+            how = self._sampling(len(prompts), own, pad_id)
+            drawn = _whole(sample(self.language, prompt_ids[own], prompt_mask[own], how, finished), share, own, how)
         sequences = Sequences(
             prompt_ids=prompt_ids,
             prompt_mask=prompt_mask,
@@ -72,20 +77,24 @@ class Responder:
         with clock.phase("scoring"):
             scores = session.close()
         return Rollout(
-            exchanges=[exchanges[row] for row in range(len(prompts))],
+            exchanges=[self._exchange(*pair) for pair in zip(prompts, _tokens(drawn), strict=True)],
             sequences=sequences,
             sampler_logprobs=drawn.logprobs,
             finished=drawn.ended.tolist(),
             scores=scores,
         )
 
-    def _sampling(self, pad_id: int) -> Sampling:
+    def _exchange(self, prompt: Prompt, ids: Sequence[int]) -> Exchange:
+        return Exchange(prompt.text, self.text(ids), prompt.record, len(ids))
+
+    def _sampling(self, count: int, rows: Tensor, pad_id: int) -> Sampling:
+        """How `rows` of `count` responses are drawn; advances the generator as if all of them were drawn here."""
+        tokens = self.config.max_new_tokens
         return Sampling(
             distribution=self.distribution,
-            max_new_tokens=self.config.max_new_tokens,
+            max_new_tokens=tokens,
             pad_id=pad_id,
-            generator=self.generator,
-            greedy=self.greedy,
+            uniform=None if self.greedy else uniform_numbers(count, tokens, self.generator)[rows],
             stop=self._stop,
         )
 
@@ -97,6 +106,30 @@ class Responder:
         """A response as text, without special tokens and without a stop text and what follows it."""
         text = str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
         return text if self._stop is None else self._stop.cut(text)
+
+
+def _whole(own: Responses, share: Share, rows: Tensor, how: Sampling) -> Responses:
+    """The responses of all ranks from those of one, padded to the longest."""
+    if share.ranks.count == 1:
+        return own
+    columns = slice(0, own.ids.shape[1])
+
+    def whole(part: Tensor) -> Tensor:
+        filled = part.new_zeros((share.count, how.max_new_tokens))
+        filled[rows, columns] = part
+        return share.whole(filled)
+
+    mask = whole(own.mask)
+    width = int(mask.any(dim=0).sum())
+    ids = whole(own.ids).masked_fill(~mask, how.pad_id)
+    ended = own.ended.new_zeros(share.count)
+    ended[rows] = own.ended
+    return Responses(ids[:, :width], mask[:, :width], whole(own.logprobs)[:, :width], share.whole(ended))
+
+
+def _tokens(drawn: Responses) -> list[list[int]]:
+    """Token ids of each response."""
+    return [row[mask].tolist() for row, mask in zip(drawn.ids.cpu(), drawn.mask.cpu(), strict=True)]
 
 
 @contextmanager

@@ -40,7 +40,8 @@ def _check_split(language: LanguageModel) -> None:
     prompts, responses = [[0, 1], [1]], [[0], [1, 0, 1]]
     sequences = make_sequences(prompts, responses, pad_id=0).to(language.model.device)
     whole = language.trunk.response_hidden(sequences)
-    split = language.trunk.response_hidden(language.trunk.share(sequences, 2))
+    everything = torch.arange(len(sequences), device=sequences.prompt_ids.device)
+    split = language.trunk.response_hidden(language.trunk.share(sequences, [everything]))
     present = sequences.response_present
     if not torch.allclose(whole[present], split[present], rtol=1e-4, atol=1e-4):
         name = type(language.model).__name__

@@ -6,6 +6,7 @@ Legend: B sequences, P prompt tokens, T response tokens, L = P + T - 1 tokens th
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -66,15 +67,18 @@ class Trunk:
         return hidden[:, sequences.prompt_ids.shape[1] - 1 :]
 
     @torch.no_grad()
-    def share(self, sequences: Sequences, rows: int) -> Sequences:
+    def share(self, sequences: Sequences, passes: Iterable[Tensor]) -> Sequences:
         """The same sequences with what the frozen layers make of them, for every forward pass to come.
 
-        Computed for so many rows at once. Without frozen layers, just the same.
+        Without frozen layers, just the same.
+
+        Args:
+            passes: rows that are computed together; of rows in none of them, the result is 0.
         """
         if not self._has_frozen_layers():
             return sequences
         shared: Tensor | None = None
-        for index in torch.arange(len(sequences), device=sequences.prompt_ids.device).split(rows):
+        for index in passes:
             part = sequences.rows(index)
             ids, mask = read_tokens(part)
             hidden = self.layers.frozen(partial(self._read, ids, mask))

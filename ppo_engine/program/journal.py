@@ -26,6 +26,19 @@ class Writer(Protocol):
         ...
 
 
+class _NoJournal:
+    """Of the processes that leave the writing to the main one."""
+
+    def write(self, stats: StepStats, samples: Sequence[Sample]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+NO_JOURNAL: Writer = _NoJournal()
+
+
 class Journal:
     """All writers of a run. Opened after `step`: what an earlier attempt wrote beyond it is dropped.
 

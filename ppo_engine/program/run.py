@@ -31,8 +31,9 @@ from ppo_engine.events import (
 )
 from ppo_engine.program.guards import Trip, describe, read_rollbacks, write_rollbacks
 from ppo_engine.program.inspection import keep_for_inspection
-from ppo_engine.program.journal import Journal
+from ppo_engine.program.journal import NO_JOURNAL, Journal, Writer
 from ppo_engine.program.oversight import Finding, Oversight
+from ppo_engine.ranks import ALONE, Ranks
 from ppo_engine.rundir import RunDir, checkpoint_step
 from ppo_engine.stats import StepStats
 from ppo_engine.trainer import Step
@@ -54,6 +55,8 @@ class RunOptions:
     """Keep only the newest checkpoints; off where a service prunes by its own records."""
     egress: Egress = field(default_factory=Egress)
     """Which reward servers may be called."""
+    meeting: runtime.Meeting | None = None
+    """The other processes of the run."""
 
 
 class Run:
@@ -62,7 +65,9 @@ class Run:
     def __init__(self, config: TrainConfig, options: RunOptions, emit: Callable[[Event], None]) -> None:
         self.config, self.options, self.emit = config, options, emit
         self.phase, self.step = Phase.LOADING, 0
+        self.resume = options.resume
         self.stopping = False
+        self.ranks = ALONE
         self.oversight = Oversight(config)
 
     def stop(self) -> None:
@@ -76,13 +81,24 @@ class Run:
             EngineError: the run cannot go on.
         """
         self._enter(Phase.LOADING)  # before all that takes time: whoever started this hears that it began
-        self.accelerator = runtime.start(self.config.resources, threads=self.options.threads)
+        resources, options = self.config.resources, self.options
+        self.accelerator = runtime.start(resources, threads=options.threads, meeting=options.meeting)
+        self.ranks = Ranks.current(self.accelerator.device)
+        if not self.ranks.main:
+            self.emit = _unheard
+        resume = self.ranks.first(None if options.resume is None else str(options.resume))
+        self.resume = None if resume is None else Path(resume)
         with runtime.memory_errors():
-            self._load(self.options.resume)
+            self._load(self.resume)
             self.emit(self._started())
             ending = self._train()
             self.journal.close()
         self.emit(ending)
+
+    def _stop_wanted(self) -> bool:
+        """Whether to end after the step under way: what the main rank was told holds for all."""
+        self.stopping = bool(self.ranks.first(self.stopping))
+        return self.stopping
 
     def _load(self, resume: Path | None) -> None:
         """Make the trainer, anew or from a checkpoint, and open the journal behind its step."""
@@ -94,20 +110,23 @@ class Run:
             on_phase=self._enter,
             resume=resume,
             scratch=self.options.out.converted,
+            ranks=self.ranks,
         )
         self.step = self.trainer.step
-        self.journal = Journal(
-            self.options.out, self.config, self.step, resumed=resume is not None, identity=self.identity
-        )
+        resumed = resume is not None
+        out, config = self.options.out, self.config
+        self.journal: Writer = NO_JOURNAL
+        if self.ranks.main:
+            self.journal = Journal(out, config, self.step, resumed=resumed, identity=self.identity)
 
     def _train(self) -> Finished:
-        if self.options.resume is not None:
-            self.oversight.load_state_dict(checkpoint.read_values(self.options.resume)["oversight"])
+        if self.resume is not None:
+            self.oversight.load_state_dict(checkpoint.read_values(self.resume)["oversight"])
         if self.oversight.guards.recall(read_rollbacks(self.options.out)):
             self._begin_again()
-        if self.options.resume is None and not self.stopping:
+        if self.resume is None and not self._stop_wanted():
             self._begin()
-        while not self.stopping and self.step < self.config.ppo.steps:
+        while self.step < self.config.ppo.steps and not self._stop_wanted():
             try:
                 ending = self._finish_step(next(self.trainer.steps()))
             except NonFinite as error:
@@ -122,7 +141,7 @@ class Run:
         if self.trainer.evaluator is not None:
             scalars, samples, seconds = self._evaluate()
             stats = StepStats(step=0, scalars={**scalars, "time/ppo/evaluation": seconds})
-            self.oversight.observe(stats.scalars)
+            self.oversight.observe(self.ranks.first(dict(stats.scalars)))
             self.journal.write(stats, samples)
             self.emit(StepDone(step=0, scalars=dict(stats.scalars), samples=samples))
         if self.oversight.guards.roll_back:
@@ -132,12 +151,12 @@ class Run:
         """Evaluate, judge, checkpoint and report one step; returns how the run ends, if it does."""
         self.step = self.trainer.step
         stats, samples = step.stats, step.samples
-        final = self.stopping or self.step == self.config.ppo.steps
+        final = self._stop_wanted() or self.step == self.config.ppo.steps
         evaluator = self.trainer.evaluator
         if evaluator is not None and (final or self.step % evaluator.config.every_steps == 0):
             scalars, answers, seconds = self._evaluate()
             stats, samples = _with(stats, scalars, "evaluation", seconds), [*samples, *answers]
-        finding = self.oversight.observe(stats.scalars)
+        finding = self.oversight.observe(self.ranks.first(dict(stats.scalars)))  # times differ, decisions must not
         ending = self._ending(finding)
         actions = {trip.rule.action for trip in finding.trips}
         ends = final or ending is not None or GuardAction.FAIL in actions
@@ -146,14 +165,14 @@ class Run:
             saved, seconds = self._save(finding.score)
             stats = _with(stats, {}, "checkpoint", seconds)
         self._report(stats, samples)
-        if saved is not None:
-            self._announce(saved, finding.score)
+        self._announce(saved, finding.score)
         return self._act(finding.trips, ending)
 
     def _report(self, stats: StepStats, samples: list[Any]) -> None:
         self.journal.write(stats, samples)
         self.emit(StepDone(step=stats.step, scalars=dict(stats.scalars), samples=_without_tokens(samples)))
-        log.info("%s", _line(stats, self.config.ppo.steps))
+        if self.ranks.main:
+            log.info("%s", _line(stats, self.config.ppo.steps))
 
     def _evaluate(self) -> tuple[dict[str, float], list[Any], float]:
         self._enter(Phase.EVALUATION)
@@ -205,8 +224,10 @@ class Run:
     def _survive(self, error: NonFinite) -> Finished | None:
         """Keep what a step worked on whose numbers were not finite, and do what the guards say; or raise it on."""
         self.step = self.trainer.step
-        folder = keep_for_inspection(self.trainer, self.options.out, self.options.attempt, error)
-        log.error("step %d: %s; what it worked on is in %s", self.step + 1, error.message, folder.name)
+        if self.ranks.main:
+            folder = keep_for_inspection(self.trainer, self.options.out, self.options.attempt, error)
+            log.error("step %d: %s; what it worked on is in %s", self.step + 1, error.message, folder.name)
+        self.ranks.wait()  # a rank that fails ends the others
         trip = self.oversight.guards.non_finite()
         if trip is None or trip.rule.action is GuardAction.FAIL:
             raise error
@@ -222,12 +243,13 @@ class Run:
         Checkpoints are not taken while the condition of such a guard holds, so the newest is from before the trouble.
         """
         guards = self.oversight.guards
-        folder = checkpoint.newest_valid(self.options.out)
+        folder = self._newest()
         if folder is None or guards.exhausted(trip):
             why = "there is no checkpoint" if folder is None else f"it rolled back {trip.rule.max_times} times before"
             raise error or GuardStopped(f"guard: {describe(trip.rule)}{_was(trip)}; {why}")
         guards.rolled_back(trip)
-        write_rollbacks(self.options.out, guards.times)
+        if self.ranks.main:
+            write_rollbacks(self.options.out, guards.times)
         from_step = self.step
         self.journal.close()
         del self.trainer  # two of them may not fit
@@ -238,6 +260,11 @@ class Run:
         log.warning("rolled back from step %d to step %d", from_step, self.step)
         self.emit(RolledBack(step=from_step, to_step=self.step, learning_rate_factor=guards.learning_rate_factor))
 
+    def _newest(self) -> Path | None:
+        found = checkpoint.newest_valid(self.options.out) if self.ranks.main else None
+        path = self.ranks.first(None if found is None else str(found))
+        return None if path is None else Path(path)
+
     def _begin_again(self) -> None:
         """What rollbacks made of the run, which the checkpoint gone back to does not know."""
         guards = self.oversight.guards
@@ -247,9 +274,12 @@ class Run:
         scheduled = self.step % self.config.checkpoint.every_steps == 0
         return (scheduled or finding.improved) and self.oversight.guards.healthy
 
-    def _save(self, score: float | None) -> tuple[checkpoint.Saved, float]:
+    def _save(self, score: float | None) -> tuple[checkpoint.Saved | None, float]:
+        """Write a checkpoint, on the main rank; returns it and the seconds it took."""
         self._enter(Phase.CHECKPOINT)
         start = perf_counter()
+        if not self.ranks.main:
+            return None, 0.0
         values, tensors = capture(self.trainer)
         saved = checkpoint.save(
             self.options.out,
@@ -262,7 +292,9 @@ class Run:
         )
         return saved, perf_counter() - start
 
-    def _announce(self, saved: checkpoint.Saved, score: float | None) -> None:
+    def _announce(self, saved: checkpoint.Saved | None, score: float | None) -> None:
+        if saved is None:
+            return
         path = str(saved.path.relative_to(self.options.out.root))
         self.emit(
             CheckpointSaved(step=self.step, path=path, size_bytes=saved.size_bytes, sha256=saved.sha256, score=score)
@@ -276,7 +308,7 @@ class Run:
         self.emit(PhaseEntered(phase=phase, step=self.step))
 
     def _started(self) -> Started:
-        trainer, resume = self.trainer, self.options.resume
+        trainer, resume = self.trainer, self.resume
         parameters = list(trainer.models.policy.parameters())
         return Started(
             step=trainer.step,
@@ -289,6 +321,10 @@ class Run:
             prompts_left_out=trainer.prompts.left_out,
             resumed_from=None if resume is None else resume.name,
         )
+
+
+def _unheard(event: Event) -> None:
+    """The main rank tells what happens."""
 
 
 def _with(stats: StepStats, scalars: Mapping[str, float], phase: str, seconds: float) -> StepStats:

@@ -23,6 +23,20 @@ class Answer:
     tokens: list[list[float] | None] | None = None
     """[B][T] of a dense component, whose values are the sums over T."""
 
+    def row(self, index: int) -> list[Any]:
+        """What it says of one response, as JSON: value, reason, whether that is transient, numbers per token."""
+        failure = self.failures.get(index)
+        reason, transient = (None, False) if failure is None else (failure.reason, failure.transient)
+        return [self.values[index], reason, transient, None if self.tokens is None else self.tokens[index]]
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[list[Any]]) -> Answer:
+        """The inverse of `row`, for all responses."""
+        failures = {index: Unscored(row[1], row[2]) for index, row in enumerate(rows) if row[1] is not None}
+        tokens = [row[3] for row in rows]
+        dense = any(row is not None for row in tokens)
+        return cls([row[0] for row in rows], failures, tokens if dense else None)
+
 
 def read_answer(label: str, returned: Any, lengths: Sequence[int], *, dense: bool) -> Answer:
     """Check what the component `label` returned for responses of `lengths` tokens.

@@ -11,6 +11,7 @@ import torch
 
 from ppo_engine.config import OnError
 from ppo_engine.errors import EngineError, RewardFailed
+from ppo_engine.ranks import ALONE, Share
 from ppo_engine.rewards.answer import FLOAT32_MAX, Answer, failure, read_answer
 from ppo_engine.rewards.exchange import AtClose, Exchange, RewardFn, Session, StreamingReward, Unscored
 
@@ -71,9 +72,9 @@ class Scorer:
         """Names of the components, in the order of the spec."""
         return [component.name for component in self._components]
 
-    def open(self, count: int) -> ScoringSession:
-        """Begin to score a batch of `count` responses, which come one by one."""
-        return ScoringSession(self._components, count)
+    def open(self, share: Share) -> ScoringSession:
+        """Begin to score this rank's share of a batch; its responses come one by one."""
+        return ScoringSession(self._components, share)
 
     def score(self, exchanges: Sequence[Exchange]) -> Scores:
         """Score a batch that is complete.
@@ -81,7 +82,7 @@ class Scorer:
         Raises:
             RewardFailed: see ScoringSession.close.
         """
-        session = self.open(len(exchanges))
+        session = self.open(ALONE.share(len(exchanges)))
         for index, exchange in enumerate(exchanges):
             session.add(index, exchange)
         return session.close()
@@ -90,14 +91,15 @@ class Scorer:
 class ScoringSession:
     """The scoring of one batch. Components that wait for others (reward servers) begin while responses still come."""
 
-    def __init__(self, components: Sequence[Component], count: int) -> None:
+    def __init__(self, components: Sequence[Component], share: Share) -> None:
         self._components = components
-        self._sessions = {component.name: component.open(count) for component in components}
+        self._share = share
+        self._count = len(share.rows)
+        self._sessions = {component.name: component.open(self._count) for component in components}
         self._exchanges: dict[int, Exchange] = {}
-        self._count = count
 
     def add(self, index: int, exchange: Exchange) -> None:
-        """Take a response that is finished; in any order, each index below the count once."""
+        """Take a response of this share that is finished; in any order, each index below its size once."""
         if index in self._exchanges or not 0 <= index < self._count:
             raise ValueError(f"response {index} of {self._count} was added already, or there is no such")
         self._exchanges[index] = exchange
@@ -105,7 +107,7 @@ class ScoringSession:
             session.add(index, exchange)
 
     def close(self) -> Scores:
-        """The scores of the whole batch.
+        """The scores of the whole batch, of all ranks.
 
         Raises:
             RewardFailed: a component returned something that is not one value per response, or could not score a
@@ -122,7 +124,10 @@ class ScoringSession:
         except BaseException:
             self.abandon()
             raise
-        return combine(self._components, answers, self._count)
+        whole = {component.name: _whole(answers[component.name], self._share) for component in self._components}
+        for component in order:
+            _judge(component, whole[component.name])
+        return combine(self._components, whole, self._share.count)
 
     def abandon(self) -> None:
         """Stop what is under way: the scores are not wanted any more."""
@@ -141,15 +146,25 @@ class ScoringSession:
             log.warning("%s raised", label, exc_info=True)
             returned = [Unscored(f"it raised {type(error).__name__}: {error}")] * len(exchanges)
         answer = read_answer(label, returned, [e.response_tokens for e in exchanges], dense=component.dense)
-        _judge(component, label, answer)
+        if component.on_error is OnError.FAIL and not component.shadow:
+            _judge(component, answer)  # at once: nobody need wait for slower components, or for other ranks
         return answer
 
 
-def _judge(component: Component, label: str, answer: Answer) -> None:
+def _whole(own: Answer, share: Share) -> Answer:
+    """The answer of all ranks from that of one."""
+    if share.ranks.count == 1:
+        return own
+    rows = [own.row(index) for index in range(len(own.values))]
+    return Answer.of_rows(share.values(rows))
+
+
+def _judge(component: Component, answer: Answer) -> None:
     """Whether the run can go on with the failures of a component."""
     failed, count = answer.failures, len(answer.values)
     if not failed:
         return
+    label = f"reward `{component.name}`"
     index, reason = next(iter(failed.items()))
     first = f"response {index} of {count}: {reason.reason}"
     share = f"{label} could not score {len(failed)} of {count} responses"

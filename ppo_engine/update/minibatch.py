@@ -39,24 +39,33 @@ class Minibatch:
     rows: Tensor
 
     @property
+    def mask(self) -> Tensor:
+        """[b, T] bool: the tokens trained on."""
+        return self.batch.mask[self.rows]
+
+    @property
     def tokens(self) -> Tensor:
         """The denominator of all its means."""
-        return self.batch.mask[self.rows].sum()
+        return self.mask.sum()
 
-    def split(self, size: int) -> Iterator[Microbatch]:
-        """Microbatches of `size` rows."""
-        for rows in self.rows.split(size):
+    def split(self, places: Tensor, size: int) -> Iterator[tuple[Tensor, Microbatch]]:
+        """Microbatches of `size` of its rows, those at `places`; each with its own places."""
+        for part in places.split(size) if len(places) else ():
+            rows = self.rows[part]
             sequences, ref = self.batch.sequences.rows(rows), self.batch.ref_logprobs
             ref_hidden = self.batch.ref_hidden
             width = sequences.response_mask.shape[1]
-            yield Microbatch(
-                sequences,
-                self.batch.old_logprobs[rows, :width],
-                None if ref is None else ref[rows, :width],
-                None if ref_hidden is None else ref_hidden[rows, :width],
-                self.batch.old_values[rows, :width],
-                self.targets.advantages[rows, :width],
-                self.targets.returns[rows, :width],
+            yield (
+                part,
+                Microbatch(
+                    sequences,
+                    self.batch.old_logprobs[rows, :width],
+                    None if ref is None else ref[rows, :width],
+                    None if ref_hidden is None else ref_hidden[rows, :width],
+                    self.batch.old_values[rows, :width],
+                    self.targets.advantages[rows, :width],
+                    self.targets.returns[rows, :width],
+                ),
             )
 
     def fixed_statistics(self) -> dict[str, float]:

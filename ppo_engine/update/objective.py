@@ -17,7 +17,7 @@ from ppo_engine.update.minibatch import Microbatch
 
 
 class PolicyForward(Protocol):
-    """`models.Policy`, possibly wrapped by accelerate."""
+    """What `models.policy.Policy` does."""
 
     def __call__(
         self,

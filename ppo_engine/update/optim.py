@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ppo_engine.config import OptimizerConfig, Schedule
 from ppo_engine.errors import NonFinite
 from ppo_engine.models.compute import ComputeWeights
+from ppo_engine.ranks import ALONE, Ranks
 
 
 def make_optimizer(
@@ -73,6 +74,7 @@ class GuardedStepper:
     optimizer: torch.optim.Optimizer
     weights: ComputeWeights
     max_grad_norm: float | None
+    ranks: Ranks = ALONE
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of one part of a minibatch."""
@@ -84,7 +86,9 @@ class GuardedStepper:
         Raises:
             NonFinite: the norm is not finite.
         """
-        norm = self._clip([p for group in self.optimizer.param_groups for p in group["params"]])
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.ranks.add_gradients(trained)
+        norm = self._clip(trained)
         if not math.isfinite(norm):
             self.discard()
             raise NonFinite("a gradient is not finite")

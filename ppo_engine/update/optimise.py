@@ -20,11 +20,15 @@ from ppo_engine.batch import Advantages, RolloutBatch
 from ppo_engine.errors import NonFinite
 from ppo_engine.maths.logprobs import Distribution, Head
 from ppo_engine.maths.masked import keep, masked_sum
+from ppo_engine.ranks import ALONE, Ranks
 from ppo_engine.update.minibatch import Microbatch, Minibatch
 from ppo_engine.update.objective import PolicyForward, Terms, UpdateRules, critic_terms, ppo_terms
 
 KL_STOP_FACTOR = 1.5
 """Epochs stop when the epoch's mean policykl exceeds this times target_kl (TRL, stable-baselines3)."""
+
+
+_BAD_LOSSES = "bad losses"
 
 
 class Stepper(Protocol):
@@ -86,6 +90,8 @@ class Optimiser:
     texts: TextLoss | None = None
     ref_head: Head | None = None
     """The reference's, for the full KL in the loss."""
+    ranks: Ranks = ALONE
+    """Each does its share of a minibatch's rows; the stepper adds up their gradients."""
 
     def run(
         self,
@@ -171,25 +177,29 @@ class Optimiser:
         self, minibatch: Minibatch, terms: Callable[[Microbatch], Terms], record: UpdateRecord, weight: float
     ) -> dict[str, float]:
         """Forward and backward over one minibatch; returns its statistics."""
-        tokens = minibatch.tokens
+        tokens, mask = minibatch.tokens, minibatch.mask
         sums: defaultdict[str, float] = defaultdict(float)
-        ratios = []
-        for part in minibatch.split(self.rules.microbatch_size):
+        ratios = torch.zeros(mask.shape, device=mask.device)
+        own = self.ranks.split(torch.arange(len(mask), device=mask.device))
+        for places, part in minibatch.split(own, self.rules.microbatch_size):
             found = terms(part)
             loss = masked_sum(found.loss, part.mask) / tokens
             if not bool(torch.isfinite(loss)):
-                raise NonFinite("the PPO loss is not finite")
+                sums[_BAD_LOSSES] += 1  # all ranks must hear of it: raised below
+                break
             self.stepper.backward(loss * weight)
             measured = found.measured
             if found.ratio is not None:
                 measured = measured | {"ratio": found.ratio}
-                ratios.append(found.ratio[part.mask])
+                ratios[places, : found.ratio.shape[1]] = found.ratio.detach().float()
             for key, total in _token_sums(measured, part.mask).items():
                 sums[key] += total
-        if ratios:
-            record.ratios.append(torch.cat(ratios))
-        count = float(tokens)
-        return {key: total / count for key, total in sums.items()} | minibatch.fixed_statistics()
+        totals, count = self.ranks.total(sums), float(tokens)
+        if _BAD_LOSSES in totals:
+            raise NonFinite("the PPO loss is not finite")
+        if "ratio" in totals:
+            record.ratios.append(self.ranks.sum(ratios)[mask])
+        return {key: total / count for key, total in totals.items()} | minibatch.fixed_statistics()
 
 
 def _note_text_loss(updates: list[dict[str, float]], coef: float, loss: float) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from ppo_engine.batch import Sequences, make_sequences
 from ppo_engine.data.cursor import Cursor
 from ppo_engine.errors import NonFinite, PromptsUnusable
 from ppo_engine.maths.masked import masked_sum
+from ppo_engine.ranks import ALONE, Ranks
 
 DEFAULT_MAX_TOKENS = 512
 """Where texts are cut unless `texts.max_tokens` says otherwise."""
@@ -83,6 +85,8 @@ class TextObjective:
     batch_size: int
     microbatch_size: int
     device: torch.device
+    ranks: Ranks = ALONE
+    """Each does its share of the texts."""
 
     def accumulate(self, backward: Callable[[Tensor], None]) -> float:
         """Add the gradients; returns the loss without coef, nats per token.
@@ -92,11 +96,15 @@ class TextObjective:
         """
         texts = self.source.draw(self.batch_size).to(self.device)
         tokens, total = texts.response_mask.sum(), 0.0
-        for rows in torch.arange(len(texts), device=self.device).split(self.microbatch_size):
+        own = self.ranks.split(torch.arange(len(texts), device=self.device))
+        for rows in own.split(self.microbatch_size) if len(own) else ():
             part = texts.rows(rows)
             loss = -masked_sum(self.logprobs(part), part.response_mask) / tokens
-            if not bool(torch.isfinite(loss)):
-                raise NonFinite("the ptx loss is not finite")
-            backward(self.coef * loss)
             total += float(loss.detach())
+            if not math.isfinite(total):
+                break  # all ranks must hear of it: raised below
+            backward(self.coef * loss)
+        total = math.fsum(self.ranks.exchange(total))
+        if not math.isfinite(total):
+            raise NonFinite("the ptx loss is not finite")
         return total

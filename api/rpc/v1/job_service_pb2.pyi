@@ -2383,12 +2383,14 @@ class Resources(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     MAX_RUNTIME_SECONDS_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     precision: _builtins.str
     threads: _builtins.int
     queue: _builtins.str
     priority: _builtins.int
     max_runtime_seconds: _builtins.int
+    processes: _builtins.int
     def __init__(
         self,
         *,
@@ -2398,10 +2400,11 @@ class Resources(_message.Message):
         queue: _builtins.str | None = ...,
         priority: _builtins.int | None = ...,
         max_runtime_seconds: _builtins.int | None = ...,
+        processes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "_max_runtime_seconds", b"_max_runtime_seconds", "_precision", b"_precision", "_priority", b"_priority", "_queue", b"_queue", "_threads", b"_threads", "device", b"device", "max_runtime_seconds", b"max_runtime_seconds", "precision", b"precision", "priority", b"priority", "queue", b"queue", "threads", b"threads"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "_max_runtime_seconds", b"_max_runtime_seconds", "_precision", b"_precision", "_priority", b"_priority", "_processes", b"_processes", "_queue", b"_queue", "_threads", b"_threads", "device", b"device", "max_runtime_seconds", b"max_runtime_seconds", "precision", b"precision", "priority", b"priority", "processes", b"processes", "queue", b"queue", "threads", b"threads"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "_max_runtime_seconds", b"_max_runtime_seconds", "_precision", b"_precision", "_priority", b"_priority", "_queue", b"_queue", "_threads", b"_threads", "device", b"device", "max_runtime_seconds", b"max_runtime_seconds", "precision", b"precision", "priority", b"priority", "queue", b"queue", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_device", b"_device", "_max_runtime_seconds", b"_max_runtime_seconds", "_precision", b"_precision", "_priority", b"_priority", "_processes", b"_processes", "_queue", b"_queue", "_threads", b"_threads", "device", b"device", "max_runtime_seconds", b"max_runtime_seconds", "precision", b"precision", "priority", b"priority", "processes", b"processes", "queue", b"queue", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__device: _TypeAlias = _typing.Literal["device"]  # noqa: Y015
     _WhichOneofArgType__device: _TypeAlias = _typing.Literal["_device", b"_device"]  # noqa: Y015
@@ -2411,6 +2414,8 @@ class Resources(_message.Message):
     _WhichOneofArgType__precision: _TypeAlias = _typing.Literal["_precision", b"_precision"]  # noqa: Y015
     _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
     _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    _WhichOneofReturnType__processes: _TypeAlias = _typing.Literal["processes"]  # noqa: Y015
+    _WhichOneofArgType__processes: _TypeAlias = _typing.Literal["_processes", b"_processes"]  # noqa: Y015
     _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
     _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
     _WhichOneofReturnType__threads: _TypeAlias = _typing.Literal["threads"]  # noqa: Y015
@@ -2423,6 +2428,8 @@ class Resources(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__precision) -> _WhichOneofReturnType__precision | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__processes) -> _WhichOneofReturnType__processes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
     @_typing.overload

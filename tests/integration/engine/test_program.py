@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -24,11 +23,10 @@ from ppo_engine.program.run import Run, RunOptions
 from ppo_engine.rundir import RunDir
 from ppo_engine.stats import HISTOGRAMS, SCALARS
 from ppo_engine.training_state import capture, restore
+from tests.support.engine_program import command, of_type, run
 from tests.support.tiny_models import tiny_classifier, tiny_llama
 
 pytestmark = pytest.mark.slow
-
-T = TypeVar("T")
 
 OPTIONAL = {"ppo/loss/kl", "ppo/loss/ptx", "objective/ptx_perplexity", "time/ppo/evaluation"}
 """Reported only by runs that have them."""
@@ -61,25 +59,6 @@ def spec(**changes: Any) -> dict[str, Any]:
         "checkpoint": {"every_steps": 1, "keep_last": 2},
     }
     return base | changes
-
-
-def command(root: Path, out: Path, wanted: dict[str, Any], *options: str) -> list[str]:
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / "wanted.json"
-    path.write_text(json.dumps(wanted))
-    fixed = ["run", str(path), "--out", str(out), "--root", str(root), "--threads", "1"]
-    return [sys.executable, "-m", "ppo_engine", *fixed, *options]
-
-
-def run(root: Path, out: Path, wanted: dict[str, Any], *options: str) -> tuple[int, list[Event], str]:
-    done = subprocess.run(
-        command(root, out, wanted, *options), stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    return done.returncode, [parse(line) for line in done.stdout.splitlines()], done.stderr.decode()
-
-
-def of_type(kind: type[T], events: list[Event]) -> list[T]:
-    return [event for event in events if isinstance(event, kind)]
 
 
 def test_a_run_reports_every_metric_and_resumes_bit_for_bit(models: Path, tmp_path: Path) -> None:

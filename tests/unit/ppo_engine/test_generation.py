@@ -11,7 +11,7 @@ import torch
 from ppo_engine.config import GenerationConfig, ModelSource, PromptsConfig
 from ppo_engine.data.prompts import PromptSource, load_prompts
 from ppo_engine.errors import InvalidConfig
-from ppo_engine.experience.generation import Sampling, StopTexts, _draw, sample
+from ppo_engine.experience.generation import Sampling, StopTexts, _draw, sample, uniform_numbers
 from ppo_engine.experience.rollout import Responder, repeated
 from ppo_engine.maths.logprobs import Distribution
 from ppo_engine.models.loading import load_language_model
@@ -37,7 +37,7 @@ def how(seed: int = 0, **changes: object) -> Sampling:
         "distribution": Distribution(eos_ids=(256,)),
         "max_new_tokens": 40,
         "pad_id": 257,
-        "generator": torch.Generator().manual_seed(seed),
+        "uniform": torch.rand((8, 40), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)),
     }
     return Sampling(**(usual | changes))  # type: ignore[arg-type]
 
@@ -86,7 +86,7 @@ def test_every_response_is_heard_of_once_and_early_ones_first(language: Language
 
 def test_greedy_takes_the_likeliest_token(language: LanguageModel) -> None:
     ids, mask = prompts(2)
-    found = sample(language, ids, mask, how(max_new_tokens=3, distribution=Distribution(), greedy=True))
+    found = sample(language, ids, mask, how(max_new_tokens=3, distribution=Distribution(), uniform=None))
     expected = language.model.generate(ids, max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0)
     assert torch.equal(found.ids, expected[:, 3:])
 
@@ -163,7 +163,7 @@ def test_draws_follow_the_distribution_and_never_take_a_token_of_probability_0()
     probabilities = logits.softmax(-1)
     draws = 40_000
     table = logits.log_softmax(-1).expand(draws, 50)
-    drawn = _draw(table, how(seed=3)).squeeze(1)
+    drawn = _draw(table, uniform_numbers(draws, 1, torch.Generator().manual_seed(3))[:, 0]).squeeze(1)
     frequency = torch.bincount(drawn, minlength=50) / draws
     assert frequency[[0, 7, 49]].tolist() == [0.0, 0.0, 0.0]
     spread = (probabilities * (1 - probabilities) / draws).sqrt()

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from ppo_engine.config import OnError, RewardComponent
 from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.errors import RewardFailed, RewardHostForbidden, RewardUnavailable
+from ppo_engine.ranks import ALONE
 from ppo_engine.rewards import Scorer, build_scorer, http
 from ppo_engine.rewards.wire import retry_after
 from tests.support.exchanges import exchange
@@ -137,6 +138,16 @@ def after(seconds: float) -> Callable[[dict[str, Any]], Reply]:
     return answer
 
 
+def when(gate: threading.Event) -> Callable[[dict[str, Any]], Reply]:
+    """Answers when the gate is open, and never waits for it longer than a test may."""
+
+    def answer(request: dict[str, Any]) -> Reply:
+        gate.wait(30)
+        return scores_of(request)
+
+    return answer
+
+
 def test_batches_are_posted_and_their_scores_put_in_place(judge: Judge) -> None:
     assert scorer(judge, batch_size=4).score(BATCH).total == [float(n) for n in range(10)]
     assert sorted(len(request["responses"]) for request in judge.requests) == [2, 4, 4]
@@ -155,7 +166,7 @@ def test_one_scorer_serves_many_batches(judge: Judge) -> None:
 
 
 def test_requests_start_while_responses_still_come(judge: Judge) -> None:
-    session = scorer(judge, batch_size=2).open(5)
+    session = scorer(judge, batch_size=2).open(ALONE.share(5))
     for index in (4, 2):
         session.add(index, BATCH[index])
     deadline = time.monotonic() + 10
@@ -316,7 +327,8 @@ def test_a_server_that_drips_its_answer_is_cut_off() -> None:
 
 
 def test_a_failed_component_does_not_wait_for_requests_under_way(judge: Judge) -> None:
-    judge.replies = [after(3.0)]
+    gate = threading.Event()
+    judge.replies = [when(gate)]
     specs = [
         {"name": "judge", "http": {"url": f"http://127.0.0.1:{judge.port}/", "batch_size": 1, "timeout_seconds": 30}},
         {"name": "numeric", "rule": {"name": "numeric"}},
@@ -324,10 +336,13 @@ def test_a_failed_component_does_not_wait_for_requests_under_way(judge: Judge) -
     found = build_scorer(
         [RewardComponent.model_validate(spec) for spec in specs], roots=[], device=torch.device("cpu"), egress=LOCAL
     )
-    start = time.monotonic()
+    opener = threading.Timer(20, gate.set)
+    opener.start()
     with pytest.raises(RewardFailed, match="`numeric` could not score response 0"):
         found.score([exchange("1")] * 3)
-    assert time.monotonic() - start < 2.0
+    assert not gate.is_set(), "it waited for the server"
+    opener.cancel()
+    gate.set()
 
 
 def test_the_token_goes_to_hosts_that_the_operator_named(judge: Judge) -> None:
@@ -389,9 +404,13 @@ def test_what_is_no_url_without_credentials_is_an_invalid_spec(url: str) -> None
 
 
 def test_an_abandoned_session_stops_its_requests(judge: Judge) -> None:
-    judge.replies = [after(5.0)]
-    session = scorer(judge, batch_size=1, timeout_seconds=30).open(3)
+    gate = threading.Event()
+    judge.replies = [when(gate)]
+    session = scorer(judge, batch_size=1, timeout_seconds=30).open(ALONE.share(3))
     session.add(0, BATCH[0])
-    start = time.monotonic()
+    opener = threading.Timer(20, gate.set)
+    opener.start()
     session.abandon()
-    assert time.monotonic() - start < 2.0
+    assert not gate.is_set(), "it waited for the server"
+    opener.cancel()
+    gate.set()

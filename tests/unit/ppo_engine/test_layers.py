@@ -40,7 +40,7 @@ def test_the_shared_trunk_gives_what_the_whole_model_gives(family: str) -> None:
     """Outputs and gradients of a microbatch, which has fewer rows and columns than what was shared."""
     policy = policy_of(family)
     freeze_lower_layers(policy.language, 1)
-    shared = policy.language.trunk.share(SEQUENCES, 2)
+    shared = policy.language.trunk.share(SEQUENCES, torch.arange(len(SEQUENCES)).split(2))
     assert shared.frozen is not None
     assert not shared.frozen.requires_grad
     rows = torch.tensor([2, 0])
@@ -77,7 +77,7 @@ def test_a_tied_head_is_frozen_with_its_embeddings() -> None:
 def test_with_all_layers_trained_there_is_nothing_to_share() -> None:
     policy = policy_of("llama")
     freeze_lower_layers(policy.language, 3)
-    assert policy.language.trunk.share(SEQUENCES, 2) is SEQUENCES
+    assert policy.language.trunk.share(SEQUENCES, torch.arange(len(SEQUENCES)).split(2)) is SEQUENCES
     assert "model.embed_tokens.weight" not in trained_tensors(policy.language.model)
 
 
@@ -144,7 +144,7 @@ def test_the_shared_trunk_keeps_and_holds_only_what_the_trained_layers_need() ->
     policy = Policy(language_model("llama", num_hidden_layers=6), ValueHeadInit.ZERO)
     whole = kept_bytes(policy, sequences)
     freeze_lower_layers(policy.language, 1)
-    assert kept_bytes(policy, policy.language.trunk.share(sequences, 8)) < whole / 3
+    assert kept_bytes(policy, policy.language.trunk.share(sequences, torch.arange(len(sequences)).split(8))) < whole / 3
     per_layer = sum(p.numel() for p in policy.language.model.model.layers[0].parameters())
     trained = sum(t.numel() for name, t in trained_tensors(policy.language.model).items() if "layers" in name)
     assert trained == per_layer

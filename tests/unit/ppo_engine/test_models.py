@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ppo_engine.batch import Sequences, make_sequences
 from ppo_engine.config import ModelSource, ValueHeadInit
 from ppo_engine.errors import ModelUnavailable
-from ppo_engine.experience.generation import Responses, Sampling, sample
+from ppo_engine.experience.generation import Responses, Sampling, sample, uniform_numbers
 from ppo_engine.maths.logprobs import Distribution
 from ppo_engine.models.loading import load_language_model
 from ppo_engine.models.policy import LanguageModel, Policy
@@ -32,7 +32,7 @@ def sampled(
             distribution=distribution,
             max_new_tokens=tokens,
             pad_id=0,
-            generator=torch.Generator().manual_seed(seed),
+            uniform=uniform_numbers(3, tokens, torch.Generator().manual_seed(seed)),
         ),
     )
     sequences = Sequences(
@@ -86,7 +86,7 @@ def test_an_end_token_in_the_prompt_does_not_end_the_response() -> None:
             distribution=Distribution(min_new_tokens=5, eos_ids=(END,)),
             max_new_tokens=5,
             pad_id=END,
-            generator=torch.Generator().manual_seed(0),
+            uniform=uniform_numbers(2, 5, torch.Generator().manual_seed(0)),
         ),
     )
     assert drawn.mask.sum(dim=1).tolist() == [5, 5]
@@ -103,7 +103,12 @@ def test_sampling_follows_the_distribution() -> None:
         language,
         prompt,
         torch.ones_like(prompt).bool(),
-        Sampling(distribution=distribution, max_new_tokens=1, pad_id=0, generator=torch.Generator().manual_seed(0)),
+        Sampling(
+            distribution=distribution,
+            max_new_tokens=1,
+            pad_id=0,
+            uniform=uniform_numbers(draws, 1, torch.Generator().manual_seed(0)),
+        ),
     )
     with torch.no_grad():
         p = (language.model(prompt[:1]).logits[0, -1].float() / 1.3).softmax(-1)

@@ -11,6 +11,7 @@ import torch
 
 from ppo_engine.config import OnError, RewardComponent
 from ppo_engine.errors import RewardFailed
+from ppo_engine.ranks import ALONE
 from ppo_engine.rewards import Component, Exchange, Scorer, Scores, build_scorer
 from ppo_engine.summary import reward_scalars
 from tests.support.exchanges import exchange
@@ -66,14 +67,14 @@ def test_components_see_whole_exchanges() -> None:
 
 
 def test_responses_may_come_in_any_order() -> None:
-    session = Scorer([Component(name="n", reward=lambda xs: [len(x.response) for x in xs])]).open(3)
+    session = Scorer([Component(name="n", reward=lambda xs: [len(x.response) for x in xs])]).open(ALONE.share(3))
     for index in (2, 0, 1):
         session.add(index, BATCH[index])
     assert session.close().total == [1.0, 2.0, 3.0]
 
 
 def test_a_session_wants_each_response_once() -> None:
-    session = Scorer([part("x", [0.0])]).open(2)
+    session = Scorer([part("x", [0.0])]).open(ALONE.share(2))
     session.add(1, BATCH[0])
     for index in (1, 2, -1):
         with pytest.raises(ValueError, match=f"response {index} of 2"):
