@@ -18,7 +18,7 @@ from jobs.views import JobView, MetricsView
 from ppo_client.client import PPOClient
 from ppo_client.errors import Conflict, InvalidRequest
 from ppo_client.updates import Step
-from tests.support.embedded_service import ROOT, RunningService, embedded_service, run, wait_for
+from tests.support.embedded_service import ROOT, RunningService, embedded_service, processes, run, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -159,3 +159,21 @@ def test_a_job_outlives_the_kill_of_any_process_and_ends_the_same(
     job = client.wait(job.id, timeout_seconds=120)
     assert job.attempt == attempts
     assert result_of(client, job, tmp_path / "result") == undisturbed
+
+
+def test_a_job_of_two_processes_outlives_the_kill_of_one_and_obeys_a_cancel(service, client):
+    wanted = {**SURVIVOR, "name": "two", "resources": {"processes": 2}, "ppo": {**SURVIVOR["ppo"], "steps": 500}}
+    job = client.submit(wanted)
+    service.wait_for_checkpoint(job.id)
+    engine = service.victim_pid("engine")
+    (second,) = [pid for pid, parent, _ in processes() if parent == engine]
+    os.kill(second, signal.SIGKILL)
+    wait_for(lambda: (now := client.get(job.id)).attempt == 2 and now.progress.step > 3)
+    (requeued,) = [event for event in client.events(job.id) if event.type == "requeued"]
+    assert requeued.data["code"] == "process_lost"
+    client.cancel(job.id)
+    job = client.wait(job.id, timeout_seconds=60)
+    assert job.state is JobState.CANCELLED
+    steps = client.metrics(job.id).steps
+    assert steps == list(range(1, steps[-1] + 1))
+    assert not [command for _, _, command in processes() if job.id in command]
