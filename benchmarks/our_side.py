@@ -20,6 +20,7 @@ from ppo_engine import runtime
 from ppo_engine.batch import make_sequences
 from ppo_engine.build import build_trainer
 from ppo_engine.config import TrainConfig
+from ppo_engine.settings import prepare_environment
 from ppo_engine.trainer import Trainer
 
 COMPARED = (
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--replay", type=Path)
     arguments = parser.parse_args()
+    prepare_environment()  # as the engine's program does
     work = WORKLOADS[arguments.workload]
     config = TrainConfig.model_validate(spec(work, arguments.precision))
     if arguments.replay is not None:

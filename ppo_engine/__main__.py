@@ -32,6 +32,7 @@ from ppo_engine.errors import EngineError, InvalidConfig
 from ppo_engine.events import Event, Failed
 from ppo_engine.program import spare
 from ppo_engine.rundir import RunDir
+from ppo_engine.settings import prepare_environment
 
 if TYPE_CHECKING:
     from ppo_engine.program.run import Run, RunOptions
@@ -48,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the program; returns its exit code."""
     parser = _parser()
     arguments = parser.parse_args(argv)
+    prepare_environment()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     pipe = _claim_stdout()

@@ -19,6 +19,7 @@ from ppo_engine.models.policy import LanguageModel
 from ppo_engine.rewards import Component, Scorer
 from ppo_engine.summary import Stopwatch
 from tests.support.tiny_models import byte_tokenizer, tiny_llama
+from tests.support.tolerances import assert_close
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -158,13 +159,16 @@ def test_a_conversation_is_checked_line_by_line(tmp_path: Path, line: str, reaso
 
 def test_draws_follow_the_distribution_and_never_take_a_token_of_probability_0() -> None:
     torch.manual_seed(0)
-    logits = torch.randn(50)
-    logits[[0, 7, 49]] = -1e9  # first, middle and last
+    size, draws = 700, 100_000  # three blocks of 256, the last one not full
+    logits = torch.randn(size)
+    never = [0, 7, 255, 256, 511, *range(512, 560), 699]
+    logits[never] = -1e9
     probabilities = logits.softmax(-1)
-    draws = 40_000
-    table = logits.log_softmax(-1).expand(draws, 50)
-    drawn = _draw(table, uniform_numbers(draws, 1, torch.Generator().manual_seed(3))[:, 0]).squeeze(1)
-    frequency = torch.bincount(drawn, minlength=50) / draws
-    assert frequency[[0, 7, 49]].tolist() == [0.0, 0.0, 0.0]
+    uniform = uniform_numbers(draws, 1, torch.Generator().manual_seed(3))[:, 0]
+    uniform[:2] = torch.tensor([0.0, 1.0 - 2.0**-53], dtype=torch.float64)
+    drawn, logprobs = _draw(logits.expand(draws, -1), uniform)
+    frequency = torch.bincount(drawn[:, 0], minlength=size) / draws
+    assert frequency[never].tolist() == [0.0] * len(never)
+    assert_close(logprobs, logits.log_softmax(-1)[drawn])
     spread = (probabilities * (1 - probabilities) / draws).sqrt()
     assert bool(((frequency - probabilities).abs() <= 5 * spread + 1e-9).all())
