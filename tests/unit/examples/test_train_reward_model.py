@@ -71,7 +71,7 @@ def test_it_learns_what_separates_the_pairs_and_the_engine_scores_with_it(
     assert good > bad + 1
 
 
-def test_accuracy_counts_all_pairs(encoder: BertForSequenceClassification, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_accuracy_counts_all_pairs(tokenizer: PreTrainedTokenizerFast) -> None:
     """A model whose score is a word's number: 3 of the 4 pairs are in order."""
 
     class Numbers(torch.nn.Module):
