@@ -1,4 +1,4 @@
-"""Reward plugins, each installed for the test: a module and the dist-info by which Python finds its entry points."""
+"""Reward plugins, each installed for the test."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ppo_engine.config import RewardComponent
 from ppo_engine.errors import InvalidConfig, RewardFailed
 from ppo_engine.rewards import Scores, build_scorer
 from tests.support.exchanges import exchange
+from tests.support.plugins import install
 
 SOURCE = """
 def count(letter):
@@ -46,13 +47,7 @@ BATCH = [exchange("abba", tokens=3), exchange("banana", tokens=2)]
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "acme_rewards-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-rewards\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(POINTS)
-    (tmp_path / "acme_rewards.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(__import__("sys").modules, "acme_rewards", raising=False)
+    install(tmp_path, monkeypatch, module="acme_rewards", source=SOURCE, entry_points=POINTS)
 
 
 def score(name: str, **params: Any) -> Scores:
