@@ -177,7 +177,8 @@ class KLConfig(Config):
 
     penalty: KLPenalty = Field(
         KLPenalty.KL,
-        description="d = lp-ref. kl: d; abs: |d|; mse: half of d squared; full: over the vocabulary; k3: exp(-d)+d-1.",
+        description="d = lp-ref. kl: d; abs: |d|; mse: half of d squared; full: over the vocabulary (holds the policy "
+        "back better in the loss: as a reward it is the same whichever token is drawn); k3: exp(-d)+d-1.",
     )
     placement: KLPlacement = Field(KLPlacement.REWARD, description="In the reward of every token, or in the loss.")
     init_kl_coef: float = Field(0.2, ge=0.0, le=1e3, description="Beta of the first step.")

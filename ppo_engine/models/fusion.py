@@ -5,6 +5,8 @@ A module is changed only where torch's own kernel gives the same on random numbe
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,17 +34,19 @@ def fuse(model: nn.Module) -> None:
 
 def _is_rms_norm(module: nn.Module) -> bool:
     """Whether it looks like Llama's; others of that name may add 1 to the weight, which `_change` notices."""
-    named = type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
+    kind = type(module)
+    named = kind.__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon") and not hasattr(kind, "is_fused")
     return named and [name for name, _ in module.named_parameters()] == ["weight"]
 
 
+@cache
 def _fused_norm(kind: type[nn.Module]) -> type[nn.Module]:
     def forward(self: nn.Module, hidden_states: Tensor) -> Tensor:
         weight: Tensor = self.weight  # type: ignore[assignment]
         eps: float = self.variance_epsilon  # type: ignore[assignment]
         return F.rms_norm(hidden_states, weight.shape, weight, eps)
 
-    return type(kind.__name__, (kind,), {"forward": forward})
+    return type(kind.__name__, (kind,), {"forward": forward, "is_fused": True})
 
 
 @torch.no_grad()

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from ppo_engine.config import ModelSource
 from ppo_engine.errors import ModelUnavailable
-from ppo_engine.models.fusion import fuse
 from ppo_engine.models.policy import LanguageModel
 from ppo_engine.sources import SourceError, resolve
 
@@ -41,7 +40,6 @@ def load_language_model(source: ModelSource, roots: Sequence[Path]) -> LanguageM
     missing = sorted(report["missing_keys"])
     if missing:
         raise ModelUnavailable(f"{where}: weights are missing, for example `{missing[0]}` ({len(missing)} in all)")
-    fuse(model)
     return LanguageModel(model.eval())
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ppo_engine.batch import Sequences
 from ppo_engine.models.attention import fast_attention
+from ppo_engine.models.fusion import fuse
 from ppo_engine.models.layers import DecoderLayers
 
 
@@ -24,6 +25,7 @@ class Trunk:
     """Forward passes of a transformer without its head. Holds no parameters of its own: they are `model`'s."""
 
     def __init__(self, model: nn.Module) -> None:
+        fuse(model)
         self.model = model
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self._layers: DecoderLayers | None = None

@@ -27,11 +27,13 @@ class Option:
     earned: str = "env/reward_mean"
     """What rises: with a penalty on the score, that is the score and not the reward alone."""
     mean: float
-    """Of the gain, over seeds 0 to 3, or 0 to 4."""
+    """Of the gain, over eight seeds that the tests do not use."""
     deviation: float
-    """The same; four seeds tell little of it, so `least` keeps its distance from deviations below 0.05 too."""
+    """The same; eight seeds tell little of it, so `least` keeps its distance from deviations below 0.06 too."""
     least: float
-    """The bound of the test: 3.2 deviations below the mean. A policy that stands still gains 0.0, deviation 0.07."""
+    """The bound of the test: 3.3 deviations below the mean. A policy that stands still gains 0.0, deviation 0.07."""
+    seeds: tuple[int, ...] = (0,)
+    """Whose mean must be above `least`: more than one where the gains are spread widely."""
 
     def spec(self) -> dict[str, Any]:
         """The whole spec; a preset stands in place of the plain settings."""
@@ -47,88 +49,98 @@ def _weighted(weight: float) -> list[dict[str, Any]]:
 
 
 OPTIONS: dict[str, Option] = {
-    "plain": Option(mean=0.486, deviation=0.056, least=0.3),
+    "plain": Option(mean=0.534, deviation=0.072, least=0.3),
     "lora": Option(
         changes={"model": {"lora": {"rank": 8}}, "optimizer": {"learning_rate": 7e-3}},
-        mean=0.477,
-        deviation=0.066,
-        least=0.26,
+        mean=0.514,
+        deviation=0.059,
+        least=0.32,
     ),
     "top layers": Option(
         changes={"model": {"trainable_layers": 2}, "optimizer": {"learning_rate": 4e-3}},
-        mean=0.484,
-        deviation=0.053,
-        least=0.31,
+        mean=0.464,
+        deviation=0.079,
+        least=0.2,
     ),
-    "separate critic": Option(changes={"model": {"value": {"separate": {}}}}, mean=0.498, deviation=0.027, least=0.33),
+    "separate critic": Option(changes={"model": {"value": {"separate": {}}}}, mean=0.548, deviation=0.049, least=0.35),
     "k3 in the loss": Option(
-        changes={"ppo": {"steps": 8}, "kl": {"penalty": "k3", "placement": "loss", "init_kl_coef": 1.0}},
-        mean=0.384,
-        deviation=0.064,
-        least=0.17,
+        changes={"ppo": {"steps": 8}, "kl": {"penalty": "k3", "placement": "loss", "init_kl_coef": 0.4}},
+        mean=0.43,
+        deviation=0.129,
+        least=0.18,
+        seeds=(0, 1, 2),
     ),
     "full in the reward": Option(
-        changes={"kl": {"penalty": "full", "init_kl_coef": 0.1}}, mean=0.531, deviation=0.036, least=0.37
+        changes={"kl": {"penalty": "full", "init_kl_coef": 0.1}}, mean=0.553, deviation=0.063, least=0.35
     ),
     "full in the loss": Option(
         changes={"kl": {"penalty": "full", "placement": "loss", "init_kl_coef": 0.5}},
-        mean=0.399,
-        deviation=0.032,
-        least=0.23,
+        mean=0.391,
+        deviation=0.048,
+        least=0.19,
     ),
     "strong kl": Option(
-        changes={"ppo": {"steps": 8}, "kl": {"init_kl_coef": 0.3}}, mean=0.389, deviation=0.038, least=0.22
+        changes={"ppo": {"steps": 8}, "kl": {"init_kl_coef": 0.3}},
+        mean=0.445,
+        deviation=0.109,
+        least=0.24,
+        seeds=(0, 1, 2),
     ),
     "adaptive": Option(
-        changes={"kl": {"adaptive": {"target": 2.0, "horizon": 24.0}}}, mean=0.528, deviation=0.041, least=0.36
+        changes={"kl": {"adaptive": {"target": 2.0, "horizon": 24.0}}}, mean=0.525, deviation=0.063, least=0.32
     ),
-    "bf16": Option(changes={"resources": {"precision": "bf16"}}, mean=0.542, deviation=0.047, least=0.38),
+    "bf16": Option(changes={"resources": {"precision": "bf16"}}, mean=0.577, deviation=0.042, least=0.38),
     "ptx": Option(
-        changes={"ptx": {"texts": TEXTS, "coef": 0.1, "batch_size": 1}}, mean=0.483, deviation=0.026, least=0.32
+        changes={"ptx": {"texts": TEXTS, "coef": 0.1, "batch_size": 1}}, mean=0.505, deviation=0.061, least=0.3
     ),
     "normalise": Option(
         changes={"rewards": _weighted(100.0), "ppo": {"score_scaling": "normalise", "score_clip": 3.0}},
-        mean=53.3,
-        deviation=5.7,
-        least=34.0,
+        mean=55.035,
+        deviation=8.624,
+        least=27.0,
     ),
     "scale": Option(
-        changes={"rewards": _weighted(100.0), "ppo": {"score_scaling": "scale"}}, mean=53.6, deviation=4.3, least=37.0
+        changes={"rewards": _weighted(100.0), "ppo": {"score_scaling": "scale"}},
+        mean=57.205,
+        deviation=6.065,
+        least=37.0,
     ),
-    "several samples": Option(changes={"ppo": {"samples_per_prompt": 4}}, mean=0.503, deviation=0.06, least=0.31),
+    "several samples": Option(changes={"ppo": {"samples_per_prompt": 4}}, mean=0.501, deviation=0.064, least=0.29),
     "clip higher": Option(
-        changes={"ppo": {"clip_range_high": 1.0, "dual_clip": 2.0}}, mean=0.517, deviation=0.063, least=0.31
+        changes={"ppo": {"clip_range_high": 1.0, "dual_clip": 2.0}}, mean=0.559, deviation=0.056, least=0.36
     ),
-    "entropy bonus": Option(changes={"ppo": {"entropy_coef": 0.1}}, mean=0.405, deviation=0.069, least=0.18),
-    "target_kl": Option(changes={"ppo": {"ppo_epochs": 4, "target_kl": 0.05}}, mean=0.545, deviation=0.014, least=0.38),
+    "entropy bonus": Option(changes={"ppo": {"entropy_coef": 0.1}}, mean=0.47, deviation=0.095, least=0.16),
+    "target_kl": Option(changes={"ppo": {"ppo_epochs": 4, "target_kl": 0.05}}, mean=0.561, deviation=0.068, least=0.34),
     "trl-classic": Option(
         preset="trl-classic",
         changes={"ppo": {"batch_size": 48, "minibatch_size": 48}},
-        mean=0.368,
-        deviation=0.05,
-        least=0.2,
+        mean=0.326,
+        deviation=0.093,
+        least=0.15,
+        seeds=(0, 1, 2),
     ),
     "ppo-max": Option(
         preset="ppo-max",
         changes={"ppo": {"critic_warmup_steps": 1}, "optimizer": {"value_learning_rate": 5e-3}},
-        mean=0.578,
-        deviation=0.1,
-        least=0.25,
+        mean=0.523,
+        deviation=0.072,
+        least=0.29,
     ),
     "instructgpt": Option(
         preset="instructgpt",
         changes={"ptx": {"texts": TEXTS, "coef": 0.2, "batch_size": 1}, "optimizer": {"warmup_steps": 2}},
-        mean=0.566,
-        deviation=0.035,
-        least=0.4,
+        mean=0.503,
+        deviation=0.067,
+        least=0.28,
     ),
     "n-details": Option(
         preset="n-details",
         changes={"ppo": {"minibatch_size": 12}, "optimizer": {"learning_rate": 2e-3}},
         earned="ppo/mean_scores",
-        mean=0.339,
-        deviation=0.052,
-        least=0.17,
+        mean=0.406,
+        deviation=0.14,
+        least=0.14,
+        seeds=(0, 1, 2),
     ),
 }
 

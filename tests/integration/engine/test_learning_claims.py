@@ -29,8 +29,8 @@ def changed(option: str) -> dict[str, bool]:
 
 
 def early_kl(option: str) -> float:
-    """Mean KL over steps 4 to 6, which every option has."""
-    return mean(lesson(option).series("objective/kl")[3:6])
+    """Mean KL over steps 4 to 6, which every option has, and two seeds."""
+    return mean(kl for seed in (0, 1) for kl in lesson(option, seed).series("objective/kl")[3:6])
 
 
 def test_lora_leaves_the_models_own_weights_alone() -> None:
@@ -59,12 +59,10 @@ def test_a_separate_critic_moves_on_its_own() -> None:
         assert not torch.equal(critic, ours[name])
 
 
-@pytest.mark.parametrize(
-    ("strong", "share"), [("strong kl", 0.96), ("k3 in the loss", 0.65), ("full in the loss", 0.75)]
-)
+@pytest.mark.parametrize(("strong", "share"), [("k3 in the loss", 0.95), ("full in the loss", 0.85)])
 def test_a_stronger_penalty_keeps_the_policy_nearer(strong: str, share: float) -> None:
-    """Coefficients of 0.3, 1.0 and 0.5 against 0.05. Over four seeds the KL was 0.72 (deviation 0.08), 0.51 (0.03) and
-    0.50 (0.08) of the plain run's. `full` in the reward is not here: it charges no token with its own KL.
+    """Coefficients of 0.4 and 0.5 against 0.05, over two seeds each. Over eight the KL was 5.7 (deviation 1.0) and 4.7
+    (0.5) nats, and 9.1 (1.2) in the plain run. `full` in the reward is not here: it charges no token with its own KL.
     """
     assert early_kl(strong) < share * early_kl("plain")
 

@@ -49,13 +49,14 @@ def test_a_dense_reward_teaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_reward_model_teaches_what_it_was_trained_on(tmp_path: Path) -> None:
     """The rule is only a shadow here: what the policy learns of it, it learns from the model.
 
-    Four seeds gained 2.25 to 2.54 of its score (mean 2.36, deviation 0.12), and 0.46 to 0.57 by the rule (0.53, 0.05).
+    Eight seeds gained 3.3 to 4.9 of its score (mean 4.2, deviation 0.6), and 0.52 to 0.76 by the rule (0.67, 0.08).
     """
     comma_judge(tmp_path / "judge")
     judge = {"name": "judge", "model": {"source": {"path": "judge"}}}
-    lesson = teach(spec(rewards=[judge, {**TASK["rewards"][0], "shadow": True}]), roots=[tmp_path])
-    assert lesson.gain() > 1.8
-    assert lesson.gain("env/reward/comma_mean") > 0.35
+    wanted = spec(rewards=[judge, {**TASK["rewards"][0], "shadow": True}], ppo={"steps": 12})
+    lesson = teach(wanted, roots=[tmp_path])
+    assert lesson.gain() > 2.0
+    assert lesson.gain("env/reward/comma_mean") > 0.4
 
 
 def test_evaluations_see_the_progress_and_end_it(tmp_path: Path) -> None:
