@@ -13,10 +13,11 @@ from typing import Any
 import peft
 import torch
 from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners import lora
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -27,6 +28,21 @@ from ppo_engine.models.overlay import trained_tensors
 
 _NAME = "default"  # PEFT's name for the only adapter of a model
 _PREFIX = "base_model.model."  # before every name in an adapter's file
+
+
+class _OnePassLinear(lora.Linear):
+    """PEFT's layer, without its two passes over the output that scale the adapter's part and add it.
+
+    Only for what `Adapters` makes: one adapter, no dropout, no variant.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        base: nn.Module = self.base_layer
+        out: Tensor = base(x)
+        down, up = self.lora_A[_NAME], self.lora_B[_NAME]
+        low = torch.nn.functional.linear(x, down.weight) * self.scaling[_NAME]  # type: ignore[arg-type]
+        return torch.addmm(out.flatten(0, -2), low.flatten(0, -2), up.weight.t()).view_as(out)  # type: ignore[operator]
 
 
 class Adapters:
@@ -54,6 +70,9 @@ class Adapters:
             peft.inject_adapter_in_model(self._config, model, _NAME)
         except (ValueError, TypeError) as error:
             raise InvalidConfig(f"model.lora: {str(error).splitlines()[0]}") from error
+        for module in model.modules():
+            if type(module) is lora.Linear:
+                module.__class__ = _OnePassLinear
 
     def before_training(self) -> dict[str, Tensor]:
         """Values of the adapters with which the model computes what it did without them."""

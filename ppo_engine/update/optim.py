@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,11 @@ from ppo_engine.config import OptimizerConfig, Schedule
 from ppo_engine.errors import NonFinite
 from ppo_engine.models.compute import ComputeWeights
 from ppo_engine.ranks import ALONE, Ranks
+
+_NORM_VALUES = 2**20
+"""Values whose squares are summed at once: what is in bf16 becomes fp32 in near memory."""
+_NORM_EPS = 1e-6
+"""As in `torch.nn.utils.clip_grad_norm_`."""
 
 
 def make_optimizer(
@@ -87,23 +93,38 @@ class GuardedStepper:
             NonFinite: the norm is not finite.
         """
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.ranks.add_gradients(trained)
-        norm = self._clip(trained)
+        if self.ranks.count > 1:
+            self.weights.settle(trained)
+            self.ranks.add_gradients(trained)
+        norm = _norm([g for p in trained if (g := self.weights.gradient(p)) is not None])
         if not math.isfinite(norm):
             self.discard()
             raise NonFinite("a gradient is not finite")
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.weights.refresh()
+        settled = [p for p in trained if p.grad is not None]
+        for bucket in chain([settled], self.weights.buckets()):  # lazily: buckets share their memory
+            self._step(bucket, norm)
         return norm
 
-    def _clip(self, trained: list[nn.Parameter]) -> float:
-        """The gradient norm before clipping; without a limit no gradient is touched."""
-        if self.max_grad_norm is not None:
-            return float(self.accelerator.clip_grad_norm_(trained, self.max_grad_norm))
-        self.accelerator.unscale_gradients()
-        return float(nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None]))
+    @torch.no_grad()
+    def _step(self, parameters: list[nn.Parameter], norm: float) -> None:
+        """Step some parameters, while no other has a gradient where the optimizer looks for it."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not gradients:
+            return
+        if self.max_grad_norm is not None and (factor := self.max_grad_norm / (norm + _NORM_EPS)) < 1.0:
+            torch._foreach_mul_(gradients, factor)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.weights.refresh(parameters)
 
     def discard(self) -> None:
         """Clear the gradients and leave weights and moments alone."""
         self.optimizer.zero_grad(set_to_none=True)
+        self.weights.forget()
+
+
+def _norm(gradients: Sequence[Tensor]) -> float:
+    """Over all of them together, in fp32; 0 of none."""
+    parts = [part for gradient in gradients for part in gradient.flatten().split(_NORM_VALUES)]
+    norms = [torch.linalg.vector_norm(part, dtype=torch.float32) for part in parts]
+    return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0

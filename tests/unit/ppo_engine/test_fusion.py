@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.activations import NewGELUActivation
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from ppo_engine.models.compute import ComputeWeights
 from ppo_engine.models.fusion import fuse
 from tests.support.families import FAMILIES, language_model
 from tests.support.tolerances import MATH, assert_close
@@ -82,3 +83,67 @@ def test_models_are_fused_when_they_are_wrapped(family: str) -> None:
     assert family in FAMILIES
     left = [m for m in language_model(family).model.modules() if type(m) in (NewGELUActivation, LlamaRMSNorm)]
     assert left == []
+
+
+class Tied(nn.Module):
+    """A table that is looked up and multiplied with, as in a language model with a tied head."""
+
+    def __init__(self, *, tied: bool, padding_idx: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(11, 6, padding_idx=padding_idx)
+        self.inner = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 11, bias=False)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.inner(self.table(ids))))
+
+
+IDS = torch.tensor([[3, 3, 5], [0, 3, 10]])
+
+
+def gradients(model: nn.Module, times: int = 2) -> dict[str, Tensor]:
+    """Of two losses, one after the other, as two microbatches give them."""
+    for scale in range(1, times + 1):
+        (scale * model(IDS)).square().sum().backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("padding_idx", [None, 3])
+def test_a_table_has_the_gradient_of_the_rows_that_were_looked_up(tied: bool, padding_idx: int | None) -> None:
+    plain = Tied(tied=tied, padding_idx=padding_idx)
+    fused = copy.deepcopy(plain)
+    fuse(fused)
+    assert type(fused.table) is not nn.Embedding
+    expected, found = gradients(plain), gradients(fused)
+    assert expected.keys() == found.keys()
+    for name, gradient in expected.items():
+        assert_close(found[name], gradient, 10 * MATH)
+
+
+def test_a_table_that_is_not_trained_gets_none() -> None:
+    model = Tied(tied=False)
+    model.table.weight.requires_grad_(False)
+    fuse(model)
+    assert "table.weight" not in gradients(model)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("times", [1, 2])
+def test_half_precision_collects_rows_at_the_master(tied: bool, times: int) -> None:
+    plain, fused = Tied(tied=tied), Tied(tied=tied)
+    fuse(fused)
+    weights = ComputeWeights([fused], torch.bfloat16)
+    masters = dict(fused.named_parameters())
+    with weights.applied():
+        gradients(fused, times)
+    weights.settle(masters.values())
+    for name, expected in gradients(plain.bfloat16(), times).items():
+        found = masters[name].grad
+        assert found is not None
+        assert found.dtype is torch.float32
+        scale = float(expected.abs().max())
+        assert_close(found / scale, expected.float() / scale, 0.03)

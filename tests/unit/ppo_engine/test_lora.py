@@ -72,7 +72,7 @@ def test_peft_reads_a_saved_adapter_on_the_base(root: Path) -> None:
     perturb(model)
     adapters.save(root / "saved")
     assert not torch.allclose(logits(model), logits(plain(root / "policy")))
-    assert torch.equal(logits(peft.PeftModel.from_pretrained(plain(root / "policy"), root / "saved")), logits(model))
+    assert_close(logits(peft.PeftModel.from_pretrained(plain(root / "policy"), root / "saved")), logits(model))
     again = plain(root / "policy")
     Adapters(again, LoRAConfig(rank=4, alpha=12.0), BASE).load(root / "saved")
     assert torch.equal(logits(again), logits(model))
