@@ -140,20 +140,28 @@ def _draw(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
     the blocks' sums, then the token in it, in fp64 so that no rare token is lost. A cumulative sum over the whole
     vocabulary took longer than the softmax, and `torch.multinomial` draws a number per token of the vocabulary.
     """
-    peak = logits.amax(dim=-1, keepdim=True)
-    weights = F.pad((logits - peak).exp_(), (0, -logits.shape[1] % _BLOCK)).view(len(logits), -1, _BLOCK)
-    blocks = weights.sum(dim=-1).double().cumsum(dim=-1)
+    weights = (logits - logits.amax(dim=-1, keepdim=True)).exp_()
+    blocks = _block_sums(weights).double().cumsum(dim=-1)
     total = blocks[:, -1:]
     if uniform is None:
         token = logits.argmax(dim=-1, keepdim=True)
     else:
         place = uniform[:, None] * total
         block = torch.searchsorted(blocks, _below(place, total), right=True).clamp(max=blocks.shape[1] - 1)
-        inside = weights[torch.arange(len(logits), device=logits.device), block[:, 0]].double().cumsum(dim=-1)
+        ids = block * _BLOCK + torch.arange(_BLOCK, device=logits.device)
+        behind = ids >= logits.shape[1]
+        inside = weights.gather(1, ids.masked_fill(behind, 0)).masked_fill(behind, 0.0).double().cumsum(dim=-1)
         place = place - F.pad(blocks, (1, 0)).gather(1, block)
         token = block * _BLOCK + torch.searchsorted(inside, _below(place, inside[:, -1:]), right=True)
         token = token.clamp(max=logits.shape[1] - 1)  # behind the end only where a logit is not a number
-    return token, logits.gather(1, token) - peak - total.log().to(logits.dtype)
+    return token, weights.gather(1, token).log() - total.log().to(logits.dtype)
+
+
+def _block_sums(weights: Tensor) -> Tensor:
+    """[A, V] -> [A, blocks]."""
+    whole = weights.shape[1] // _BLOCK * _BLOCK
+    sums = weights[:, :whole].unflatten(1, (-1, _BLOCK)).sum(dim=-1)
+    return torch.cat([sums, weights[:, whole:].sum(dim=-1, keepdim=True)], dim=1)
 
 
 def _below(place: Tensor, end: Tensor) -> Tensor:

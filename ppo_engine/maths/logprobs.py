@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ppo_engine.maths.softmax import picked_logprobs
+from ppo_engine.maths.softmax import picked_logprobs, without
 
 Head = Callable[[Tensor], Tensor]
 """Hidden states [n, H] -> logits [n, V]."""
@@ -23,9 +23,6 @@ CHUNK_LOGITS = 16 * 1024 * 1024
 
 KEPT_LOGITS = 2 * CHUNK_LOGITS
 """Up to so many, their probabilities are kept for the backward pass; more are computed again, chunk by chunk."""
-
-IMPOSSIBLE = -1e9
-"""Logit of a forbidden token: its probability is exactly 0, and 0 * IMPOSSIBLE is 0, where -inf would give NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +46,14 @@ class Distribution:
         logits = logits.float()
         if self.temperature != 1.0:
             logits = logits / self.temperature
-        if self.forbids_end:
-            early = (positions < self.min_new_tokens - 1).unsqueeze(1)
-            eos = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
-            eos[list(self.eos_ids)] = True
-            logits = logits.masked_fill(early & eos, IMPOSSIBLE)
-        return logits
+        impossible = self.impossible(positions)
+        return logits if impossible is None else without(logits, *impossible)
+
+    def impossible(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Which response positions [n] cannot end the response [n] bool, and the tokens that would; None if all can."""
+        if not self.forbids_end:
+            return None
+        return positions < self.min_new_tokens - 1, torch.tensor(self.eos_ids, device=positions.device)
 
 
 def token_logprobs(
@@ -68,9 +67,7 @@ def token_logprobs(
     def one(part: Tensor, target: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         if entropy_grad and torch.is_grad_enabled():
             return _logprobs_and_entropy(distribution.shape(head(part), position), target)
-        if distribution.forbids_end:
-            return picked_logprobs(distribution.shape(head(part), position), target)
-        return picked_logprobs(head(part), target, distribution.temperature)
+        return picked_logprobs(head(part), target, distribution.temperature, distribution.impossible(position))
 
     vocabulary = vocabulary_of(head)
     again = torch.is_grad_enabled() and len(hidden) * vocabulary > KEPT_LOGITS

@@ -76,3 +76,25 @@ def test_many_logits_are_made_again_and_few_are_kept(monkeypatch: pytest.MonkeyP
     assert again[0] < 10 * 999
     assert_close(kept[1], again[1])
     assert_close(kept[2], again[2])
+
+
+@pytest.mark.parametrize("block", [11, 33, 10_000])
+def test_impossible_tokens_have_no_share_and_no_gradient(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(softmax, "_BLOCK_LOGITS", block)
+    torch.manual_seed(0)
+    logits, targets, weights = 4 * torch.randn(7, 11), torch.tensor([0, 1, 2, 3, 4, 5, 9]), torch.randn(7)
+    rows, ids = torch.tensor([True, False, True, True, False, False, False]), torch.tensor([9, 10])
+    ours, plain = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    taken, entropy = picked_logprobs(ours, targets, 0.7, (rows, ids))
+    gone = rows[:, None] & torch.isin(torch.arange(11), ids)
+    table = (plain / 0.7).masked_fill(gone, -torch.inf).log_softmax(-1)
+    expected = table.gather(1, targets[:, None]).squeeze(1)
+    assert_close(taken, expected.detach().float(), GOLDEN)
+    assert_close(entropy, -torch.xlogy(table.exp(), table.exp()).sum(-1).detach().float(), GOLDEN)
+    (weights * taken).sum().backward()
+    (weights * expected).sum().backward()
+    assert ours.grad is not None
+    assert plain.grad is not None
+    assert_close(ours.grad, plain.grad.float())
+    assert not bool(ours.grad[gone].any())
+    assert torch.equal(ours.detach(), logits)
