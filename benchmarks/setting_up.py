@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import venv
@@ -44,9 +45,17 @@ def make_models() -> Path:
     if not (folder / "smollm2-135m").exists():
         script = REPOSITORY / "examples" / "fetch_smollm2.py"
         subprocess.run([sys.executable, str(script), str(folder / "smollm2-135m")], check=True)
+    tell_old_transformers(folder / "smollm2-135m" / "config.json")
     if not (folder / "gpt2-124m").exists():
         make_gpt2(folder / "gpt2-124m")
     return folder
+
+
+def tell_old_transformers(path: Path) -> None:
+    """Write the base of the rotary positions where transformers 4 looks for it too: it would take 10,000 instead."""
+    config = json.loads(path.read_text())
+    config["rope_theta"] = config["rope_parameters"]["rope_theta"]
+    path.write_text(json.dumps(config, indent=2))
 
 
 def make_gpt2(folder: Path) -> None:
