@@ -49,7 +49,7 @@ def test_a_dense_reward_teaches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_reward_model_teaches_what_it_was_trained_on(tmp_path: Path) -> None:
     """The rule is only a shadow here: what the policy learns of it, it learns from the model.
 
-    Eight seeds gained 3.3 to 4.9 of its score (mean 4.2, deviation 0.6), and 0.52 to 0.76 by the rule (0.67, 0.08).
+    Eight seeds gained at least 3.3 of its score (mean 4.2, deviation 0.6), and 0.52 by the rule (0.67, 0.08).
     """
     comma_judge(tmp_path / "judge")
     judge = {"name": "judge", "model": {"source": {"path": "judge"}}}
