@@ -11,9 +11,11 @@ from pydantic import AfterValidator, Field, StringConstraints
 from ppo_engine.config.base import Config, Name, OneOf
 from ppo_engine.config.models import ModelSource
 from ppo_engine.patterns import checked_pattern
+from ppo_engine.schemas import checked_schema
 
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(checked_pattern)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+Schema = Annotated[dict[str, Any], AfterValidator(checked_schema)]
 SingleWord = Annotated[str, StringConstraints(pattern=r"^[^\s/-]+$", max_length=100)]
 
 
@@ -68,7 +70,7 @@ class NumericRule(Config):
 class JSONSchemaRule(Config):
     """1 for JSON that satisfies the schema, `partial` for JSON that does not, else 0."""
 
-    json_schema: dict[str, Any] = Field(description="JSON Schema; remote references are not followed.")
+    json_schema: Schema = Field(description="JSON Schema; remote references are not followed.")
     partial: float = Field(0.0, ge=0.0, le=1.0, description="Score of well-formed JSON that breaks the schema.")
 
 
@@ -122,8 +124,8 @@ class ModelReward(Config):
     include_prompt: bool = Field(True, description="Score prompt and response, or the response alone.")
     chat: bool = Field(
         False,
-        description="Put prompt and response into the reward model's own chat template, as user and assistant. Of a "
-        "prompt that is a list of messages, the last one.",
+        description="Put prompt and response into the reward model's own chat template, as user and assistant. A "
+        "prompt that is a list of messages is shown whole, without `prompts.chat.system`.",
     )
     batch_size: int = Field(32, ge=1, le=4096, description="Texts scored at once.")
 

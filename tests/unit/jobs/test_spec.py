@@ -157,6 +157,8 @@ def test_unknown_rules_and_their_parameters_get_the_nearest() -> None:
         {"name": "b", "rule": {"name": "length", "params": {"targt": 5}}},
         {"name": "c", "rule": {"name": "keyword", "params": {"words": []}}},
         {"name": "d", "rule": {"name": "regex", "params": {"pattern": "(a"}}},
+        {"name": "e", "rule": {"name": "json_schema", "params": {"json_schema": {"type": "objekt"}}}},
+        {"name": "f", "rule": {"name": "json_schema", "params": {"json_schema": {"$ref": "file:///etc/passwd"}}}},
     ]
     found = problems(spec_document(rewards=rewards))
     assert found["/rewards/0/rule/name"].suggestion == "sentiment"
@@ -164,6 +166,8 @@ def test_unknown_rules_and_their_parameters_get_the_nearest() -> None:
     assert found["/rewards/1/rule/params/target"].code == "required"
     assert found["/rewards/2/rule/params/words"].code == "too_short"
     assert "bad pattern: missing )" in found["/rewards/3/rule/params/pattern"].detail
+    assert "not a JSON Schema: 'objekt'" in found["/rewards/4/rule/params/json_schema"].detail
+    assert "refers to another document" in found["/rewards/5/rule/params/json_schema"].detail
 
 
 LINES, PLAIN = {"file": {"path": "sums.jsonl"}}, {"file": {"path": "sums.txt"}}
