@@ -39,6 +39,8 @@ class Prompt:
     text: str
     ids: tuple[int, ...]
     record: Mapping[str, Any]
+    messages: tuple[Mapping[str, str], ...] = ()
+    """The conversation, where the line has one."""
 
 
 def load_prompts(config: PromptsConfig, roots: Sequence[Path]) -> list[Line]:
@@ -191,7 +193,8 @@ def _tokenize(lines: Sequence[Line], tokenizer: Any, max_tokens: int | None, cha
     else:
         ids = _through_template(lines, tokenizer, chat)
     prompts = [
-        Prompt(i, line.text, tuple(row), line.record) for i, (line, row) in enumerate(zip(lines, ids, strict=True))
+        Prompt(i, line.text, tuple(row), line.record, line.messages)
+        for i, (line, row) in enumerate(zip(lines, ids, strict=True))
     ]
     return [prompt for prompt in prompts if prompt.ids and (max_tokens is None or len(prompt.ids) <= max_tokens)]
 

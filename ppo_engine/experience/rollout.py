@@ -85,7 +85,7 @@ class Responder:
         )
 
     def _exchange(self, prompt: Prompt, ids: Sequence[int]) -> Exchange:
-        return Exchange(prompt.text, self.text(ids), prompt.record, len(ids))
+        return Exchange(prompt.text, self.text(ids), prompt.record, len(ids), prompt.messages)
 
     def _sampling(self, count: int, rows: Tensor, pad_id: int) -> Sampling:
         """How `rows` of `count` responses are drawn; advances the generator as if all of them were drawn here."""

@@ -19,6 +19,8 @@ class Exchange:
     """The prompt's JSON line, with `answer` and whatever else it has; empty for plain prompts."""
     response_tokens: int
     """Length of the response, tokens: a dense reward gives one number for each."""
+    messages: tuple[Mapping[str, str], ...] = ()
+    """The conversation that the response goes on from, where the prompt is one; `prompt` is its last message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class SequenceClassifierReward:
 
     def _text(self, exchange: Exchange) -> str:
         if self._chat:
-            return chat_text(self._tokenizer, exchange.prompt, exchange.response)
+            return chat_text(self._tokenizer, exchange)
         return exchange.prompt + exchange.response if self._include_prompt else exchange.response
 
     @torch.no_grad()
@@ -112,9 +112,10 @@ def _last_tokens_told_from_padding(config: Any, encoded: Any) -> Iterator[None]:
         config.pad_token_id = usual
 
 
-def chat_text(tokenizer: Any, prompt: str, response: str) -> str:
-    """One exchange in the tokenizer's own chat template, as user and assistant."""
-    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
+def chat_text(tokenizer: Any, exchange: Exchange) -> str:
+    """One exchange in the tokenizer's own chat template: its conversation, then the response."""
+    asked = exchange.messages or ({"role": "user", "content": exchange.prompt},)
+    messages = [*asked, {"role": "assistant", "content": exchange.response}]
     return str(tokenizer.apply_chat_template(messages, tokenize=False))
 
 
@@ -122,7 +123,7 @@ def _check_template(tokenizer: Any, label: str) -> None:
     if not tokenizer.chat_template:
         raise InvalidConfig(f"reward model `{label}` has no chat template of its own, which `chat` needs")
     try:
-        text = chat_text(tokenizer, "a prompt", "a response")
+        text = chat_text(tokenizer, Exchange("a prompt", "a response", {}, 1))
     except Exception as error:  # templates are programs
         raise ModelUnavailable(f"the chat template of reward model `{label}` fails: {error}") from error
     if "a prompt" not in text or "a response" not in text:

@@ -132,6 +132,8 @@ def test_chat_prompts_go_through_the_policys_template(tmp_path: Path) -> None:
     assert tokenizer.decode(list(second.ids)) == "<system>Be brief.<user>Hi<assistant>Yes?<user>Why?<bot>"
     assert (first.text, second.text) == ("Hello", "Why?")
     assert second.record["id"] == 3
+    assert first.messages == ()
+    assert [message["content"] for message in second.messages] == ["Hi", "Yes?", "Why?"]
 
 
 def test_chat_needs_a_template() -> None:

@@ -178,6 +178,18 @@ def test_chat_uses_the_reward_models_own_template(tmp_path: Path) -> None:
     assert scores == pytest.approx(expected, abs=1e-5)
 
 
+def test_chat_shows_a_conversation_whole(tmp_path: Path) -> None:
+    with_template(tiny_classifier(tmp_path / "rm"))
+    messages = (
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Ho"},
+        {"role": "user", "content": "?"},
+    )
+    (score,) = load(tmp_path, chat=True)([Exchange("?", "!", {}, 1, messages)])
+    wanted = "<user>Hi<|end|><assistant>Ho<|end|><user>?<|end|><assistant>!<|end|>"
+    assert score == pytest.approx(alone(tmp_path, wanted), abs=1e-5)
+
+
 def test_a_template_writes_its_special_tokens_itself(tmp_path: Path) -> None:
     """A tokenizer that puts [CLS] and [SEP] around every text must not put them around a finished template."""
     folder = with_template(tiny_classifier(tmp_path / "rm"))
