@@ -6,15 +6,19 @@ import os
 
 import pytest
 
-from ppo_engine.settings import prepare_environment
+from ppo_engine.settings import DEFAULTS, prepare_environment
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "1"), ("0", "0")])
-def test_huge_pages_are_asked_for_unless_the_operator_decided(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, expected: str
+@pytest.mark.parametrize(
+    ("name", "wanted", "other"), [("THP_MEM_ALLOC_ENABLE", "1", "0"), ("WANDB_ERROR_REPORTING", "false", "true")]
+)
+def test_a_variable_is_set_unless_the_operator_decided(
+    monkeypatch: pytest.MonkeyPatch, name: str, wanted: str, other: str
 ) -> None:
-    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
-    if given is not None:
-        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", given)
+    for default in DEFAULTS:
+        monkeypatch.delenv(default, raising=False)
     prepare_environment()
-    assert os.environ["THP_MEM_ALLOC_ENABLE"] == expected
+    assert os.environ[name] == wanted
+    monkeypatch.setenv(name, other)
+    prepare_environment()
+    assert os.environ[name] == other

@@ -1,7 +1,6 @@
-"""The wandb writer against a recording stand-in of the module's interface: the package itself is large and an extra.
+"""The wandb writer's own decisions, against a recording stand-in of the package.
 
-What the stand-in accepts is what wandb 0.31 accepted in a run by hand: offline, resumed, without a key, without a
-server.
+Runs with the package itself are in `tests/integration/engine/test_wandb.py`.
 """
 
 from __future__ import annotations
