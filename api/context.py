@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from api.access import KnownCallers
 from api.meters import Meters
 from api.settings import ApiSettings
 from api.watch import Pace
@@ -19,4 +20,5 @@ class Context:
     db: Database
     meters: Meters = field(default_factory=Meters)
     pace: Pace = field(default_factory=Pace)
+    known_callers: KnownCallers = field(default_factory=KnownCallers)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -61,6 +61,7 @@ __all__ = [
 MAX_PAGE_SIZE = 500
 _BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
 _JOB_ID = re.compile(r"job_[0-9a-hjkmnp-tv-z]{26}")
+_LABEL = sa.insert(JobLabel.__table__)  # type: ignore[arg-type]
 _REQUEST_ID = re.compile(r"[!-~]{1,255}")
 
 
@@ -111,22 +112,23 @@ def _earlier(db: Database, principal: Principal, spec: JobSpec, request_id: str 
 
 
 def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str | None) -> JobView:
-    job = Job(
-        id=new_job_id(),
-        owner_id=principal.owner_id,
-        request_id=request_id,
-        name=spec.name,
-        spec=spec.document(),
-        spec_hash=spec_hash(spec),
-        queue=spec.resources.queue,
-        rank=-spec.resources.priority,
-        max_attempts=spec.retry.max_attempts,
-        steps_total=spec.ppo.steps,
-    )
+    row = {
+        "id": new_job_id(),
+        "owner_id": principal.owner_id,
+        "request_id": request_id,
+        "name": spec.name,
+        "spec": spec.document(),
+        "spec_hash": spec_hash(spec),
+        "queue": spec.resources.queue,
+        "rank": -spec.resources.priority,
+        "max_attempts": spec.retry.max_attempts,
+        "steps_total": spec.ppo.steps,
+    }
     with db.transaction() as session:
-        enter(session, job)
-        session.add_all(JobLabel(job_id=job.id, key=key, value=value) for key, value in spec.labels.items())
-        session.flush()
+        job = enter(session, row)
+        labels = [{"job_id": job.id, "key": key, "value": value} for key, value in spec.labels.items()]
+        if labels:
+            session.execute(_LABEL, labels)
         return job_view(session, job)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,13 +24,19 @@ class Happening:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-def enter(session: Session, job: Job) -> None:
-    """Insert a new job in its first state."""
-    job.state = JobState.QUEUED
-    job.event_seq = 1
-    session.add(job)
-    session.flush()
+# Without the ORM, which costs a submit more than the database does; built once, since building is half of that.
+_JOBS, _EVENTS = Job.__table__, JobEvent.__table__
+_ENTER = sa.insert(_JOBS).returning(*(column for column in _JOBS.c if column.name != "spec"))  # type: ignore[arg-type]
+_RECORD = sa.insert(_EVENTS)  # type: ignore[arg-type]
+
+
+def enter(session: Session, values: Mapping[str, Any]) -> Job:
+    """Insert a new job in its first state, and return it."""
+    row = {**values, "state": JobState.QUEUED, "event_seq": 1}
+    entered = session.execute(_ENTER, row).one()
+    job = Job(**entered._mapping, spec=row["spec"])
     _record(session, job, Move.SUBMIT, Happening("accepted"))
+    return job
 
 
 def move(session: Session, move: Move, where: Sequence[Condition], what: Happening, **values: Any) -> Job | None:
@@ -63,14 +69,13 @@ def touch(session: Session, where: Sequence[Condition], **values: Any) -> Job | 
 
 
 def _record(session: Session, job: Job, kind: str, what: Happening) -> None:
-    event = JobEvent(
-        job_id=job.id,
-        seq=job.event_seq,
-        type=str(kind),
-        state=job.state,
-        attempt=job.attempt,
-        message=what.message,
-        data=what.data,
-    )
-    session.add(event)
-    session.flush()
+    event = {
+        "job_id": job.id,
+        "seq": job.event_seq,
+        "type": str(kind),
+        "state": job.state,
+        "attempt": job.attempt,
+        "message": what.message,
+        "data": what.data,
+    }
+    session.execute(_RECORD, event)

@@ -22,7 +22,7 @@ async def context_of(request: Request) -> Context:
 Ctx = Annotated[Context, Depends(context_of)]
 
 
-def principal_of(
+async def principal_of(
     request: Request, context: Ctx, authorization: Annotated[str | None, Header(include_in_schema=False)] = None
 ) -> Principal:
     """The caller; see `api.access`.
@@ -32,8 +32,8 @@ def principal_of(
         HostNotAllowed: a keyless service was addressed by a name that is not this machine's. A web page that makes its
             own name point here (DNS rebinding) must not become the local user.
     """
-    door = Door(context.db, context.settings.key_pepper, context.settings.http_host)
-    principal = door.enter(authorization)
+    door = Door(context.db, context.settings.key_pepper, context.settings.http_host, context.known_callers)
+    principal = await door.enter(authorization)
     host = request.url.hostname or ""
     if authorization is None and not is_loopback(host):
         raise HostNotAllowed(f"without API keys this service answers to localhost only, not to `{host}`")

@@ -18,7 +18,6 @@ from api.meters import Meters
 from api.request_id import HEADER, request_id
 from api.rpc.errors import status
 from api.status import status_of
-from api.threads import in_thread
 from jobs.auth import Principal
 from jobs.errors import JobsError
 
@@ -82,7 +81,7 @@ class Gate(grpc.aio.ServerInterceptor):
         structlog.contextvars.bind_contextvars(request_id=call_id)
         try:
             await context.send_initial_metadata(((HEADER, call_id),))
-            CALLER.set(await in_thread(self._door.enter, metadata.get("authorization")))
+            CALLER.set(await self._door.enter(metadata.get("authorization")))
             yield
         except JobsError as error:
             code = status_of(error).grpc

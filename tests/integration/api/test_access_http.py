@@ -8,6 +8,7 @@ from jobs.auth import Principal, create_key, list_keys, revoke_key
 from tests.support.attempts import submitted
 from tests.support.http_api import PEPPER, App
 from tests.support.problem_json import problem
+from tests.support.servers import wait_until
 from tests.support.specs import spec_document
 
 OPEN = {"/livez", "/readyz", "/metrics", "/metrics/jobs", "/sd/workers", "/problems", "/problems/{code}"}
@@ -83,6 +84,7 @@ def test_a_revoked_key_stops_working_and_does_not_open_the_door(app: App, ann: d
     assert app.get("/v1/jobs", headers=ann).status_code == 200
     (key,) = list_keys(app.context.db)
     revoke_key(app.context.db, key.id)
+    wait_until(lambda: app.get("/v1/jobs", headers=ann).status_code == 401, 30, lambda: "it is still taken")
     problem(app.get("/v1/jobs", headers=ann), 401, "unauthenticated")
     problem(app.get("/v1/jobs"), 401, "unauthenticated")
 
