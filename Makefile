@@ -51,7 +51,7 @@ proto: setup ## Lint the .proto files and make api/rpc/v1 from them again
 	$(BIN)/python -m grpc_tools.protoc -Iapi/rpc/v1=proto/ppo/v1 \
 	  --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
-	  proto/ppo/v1/job_service.proto
+	  proto/ppo/v1/*.proto
 
 docs: setup ## Write the generated documents and dashboards again
 	$(BIN)/python docs/generate.py

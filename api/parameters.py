@@ -24,6 +24,17 @@ def job_id(text: str) -> str:
     return text
 
 
+def bounded(name: str, value: int, *, default: int, least: int, most: int) -> int:
+    """`default` for 0, which is how proto3 says absent; else drawn into the bounds.
+
+    Raises:
+        InvalidArgument: negative.
+    """
+    if value < 0:
+        raise InvalidArgument(f"{name} must not be negative")
+    return max(least, min(value or default, most))
+
+
 def label_filters(pairs: Mapping[str, str]) -> dict[str, str]:
     """Labels that can be looked up.
 

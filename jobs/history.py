@@ -120,6 +120,8 @@ def samples(
 ) -> list[SampleView]:
     """Stored responses of a step, or of the latest step that has some; with `evaluation`, only such or only others."""
     check_range("limit", limit, 1, 1000)
+    if step is not None:
+        check_range("step", step, 0, 2**63 - 1)
     with db.read() as session:
         owned(session, principal, job_id)
         wanted = [JobSample.job_id == job_id]
@@ -165,15 +167,28 @@ def _checkpoint_view(row: JobCheckpoint) -> CheckpointView:
     )
 
 
+def checkpoint(db: Database, principal: Principal, job_id: str, step: int) -> CheckpointView:
+    """One checkpoint; raises JobNotFound if it is not kept."""
+    with db.read() as session:
+        owned(session, principal, job_id)
+        return _checkpoint_view(_kept(session, job_id, step))
+
+
 def checkpoint_dir(db: Database, principal: Principal, job_id: str, step: int, runs_dir: Path) -> Path:
     """The folder of a checkpoint; raises JobNotFound if it is not kept."""
     with db.read() as session:
         owned(session, principal, job_id)
-        row = session.get(JobCheckpoint, (job_id, step)) if 0 <= step < 2**63 else None
-    folder = runs_dir / job_id / row.path if row is not None else None
-    if folder is None or not folder.is_dir():
+        folder = runs_dir / job_id / _kept(session, job_id, step).path
+    if not folder.is_dir():
         raise JobNotFound(f"the job keeps no checkpoint of step {step}")
     return folder
+
+
+def _kept(session: Session, job_id: str, step: int) -> JobCheckpoint:
+    row = session.get(JobCheckpoint, (job_id, step)) if 0 <= step < 2**63 else None
+    if row is None:
+        raise JobNotFound(f"the job keeps no checkpoint of step {step}")
+    return row
 
 
 # --- logs ---------------------------------------------------------------------------------------------------------

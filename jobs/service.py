@@ -21,6 +21,7 @@ from jobs.errors import IdempotencyConflict, IllegalTransition, InvalidArgument
 from jobs.fleet import LiveJob, WorkerRow, count_by_state, live_metrics, queue_ages, workers
 from jobs.history import (
     check_range,
+    checkpoint,
     checkpoint_dir,
     checkpoints,
     events,
@@ -42,6 +43,7 @@ __all__ = [
     "LiveJob",
     "WorkerRow",
     "cancel",
+    "checkpoint",
     "checkpoint_dir",
     "checkpoints",
     "count_by_state",

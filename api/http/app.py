@@ -42,6 +42,8 @@ def create_app(context: Context) -> FastAPI:
         description="PPO training of language models as a service.",
         redirect_slashes=False,
         redoc_url=None,
+        # Short and stable: clients are generated from them, and docs/twins.py is keyed by them.
+        generate_unique_id_function=lambda route: route.name,
     )
     app.state.context = context
     app.state.live_jobs = CollectorRegistry()

@@ -8,13 +8,12 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import StreamingResponse
 
 from api import errors as door
-from api.http.archive import open_archive
+from api.archive import open_archive
 from api.http.deps import Caller, Ctx, JobId
 from api.http.errors import Responses, responses
 from api.http.queries import NO_QUERY
 from jobs import errors as domain
 from jobs import service
-from jobs.errors import JobNotFound
 from jobs.views import CheckpointView, Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/checkpoints", tags=["checkpoints"], dependencies=[NO_QUERY])
@@ -38,15 +37,13 @@ def archive(context: Ctx, caller: Caller, job_id: JobId, step: Step, request: Re
     `model/` is a Hugging Face folder. `X-Checkpoint-SHA256` is the checkpoint's digest: that of `manifest.json`, which
     holds the digest of every other file. The length is known, so a cut download is noticed.
     """
-    found = [view for view in service.checkpoints(context.db, caller, job_id) if view.step == step]
-    if not found:
-        raise JobNotFound(f"no checkpoint of step {step}")
+    found = service.checkpoint(context.db, caller, job_id, step)
     folder = service.checkpoint_dir(context.db, caller, job_id, step, context.settings.runs_dir)
     tar = open_archive(folder)
     request.state.streamed = True
     headers = {
         "Content-Length": str(tar.size),
         "Content-Disposition": f'attachment; filename="{job_id}-step-{step}.tar"',
-        "X-Checkpoint-SHA256": found[0].sha256,
+        "X-Checkpoint-SHA256": found.sha256,
     }
     return StreamingResponse(tar.chunks(), media_type="application/x-tar", headers=headers)

@@ -36,7 +36,7 @@ def readyz(context: Ctx) -> dict[str, str]:
 
 
 @router.get("/metrics", response_class=Response, responses=responses())
-def metrics(request: Request, context: Ctx) -> Response:
+def service_metrics(request: Request, context: Ctx) -> Response:
     """This process's own metrics, and the service's jobs by state and workers."""
     return _exposition(request, context.meters.registry)
 

@@ -14,7 +14,7 @@ from api.rpc.v1 import job_service_pb2 as pb
 from api.watch import Cursor, End, Happened, Heartbeat, Snapshot, Update
 from jobs.errors import InvalidArgument
 from jobs.states import JobState
-from jobs.views import JobEventView, JobView, MetricsView
+from jobs.views import CheckpointView, JobEventView, JobView, MetricsView
 
 _PREFIX = "JOB_STATE_"
 
@@ -91,6 +91,11 @@ def event(view: JobEventView) -> pb.JobEvent:
     )
     message.data.update(view.data)
     return message
+
+
+def checkpoint(view: CheckpointView) -> pb.Checkpoint:
+    """A checkpoint for the wire."""
+    return pb.Checkpoint(**view.model_dump(exclude={"create_time"}), create_time=moment(view.create_time))
 
 
 def update(item: Update, place: Cursor) -> pb.WatchJobResponse:

@@ -8,16 +8,20 @@ from grpc_reflection.v1alpha import reflection
 
 from api.access import Door
 from api.context import Context
+from api.rpc.catalogue import CatalogueServicer
 from api.rpc.gate import Gate
 from api.rpc.servicer import Servicer
-from api.rpc.v1 import job_service_pb2 as pb
+from api.rpc.v1 import catalogue_service_pb2, job_service_pb2
+from api.rpc.v1.catalogue_service_pb2_grpc import add_CatalogueServiceServicer_to_server
 from api.rpc.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
 
-SERVICE = pb.DESCRIPTOR.services_by_name["JobService"].full_name
+FILES = (job_service_pb2.DESCRIPTOR, catalogue_service_pb2.DESCRIPTOR)
+SERVICES = tuple(service.full_name for file in FILES for service in file.services_by_name.values())
+"""Every service of this door but health and reflection."""
 
 
 class GrpcDoor:
-    """A grpc.aio server with JobService, health and reflection; belongs to the running event loop."""
+    """A grpc.aio server with every service, health and reflection; belongs to the running event loop."""
 
     def __init__(self, context: Context) -> None:
         settings = context.settings
@@ -30,13 +34,14 @@ class GrpcDoor:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         add_JobServiceServicer_to_server(Servicer(context), self._server)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        add_CatalogueServiceServicer_to_server(CatalogueServicer(context), self._server)
+        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self.port = self._server.add_insecure_port(f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}")
 
     async def start(self) -> None:
         """Listen, and tell probes so."""
         await self._server.start()
-        for name in ("", SERVICE):
+        for name in ("", *SERVICES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self, grace_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""One method per rpc: convert, ask the domain, convert back. Errors pass through to the gate."""
+"""JobService. One method per rpc: convert, ask the domain, convert back. Errors pass through to the gate."""
 
 # ruff: noqa: N802, ARG002 (names and parameters are those of the generated base class)
 
@@ -10,19 +10,18 @@ from typing import Any
 
 from api.context import Context
 from api.idempotency import checked
-from api.parameters import MAX_PAGE_SIZE, MAX_POINTS, MIN_POINTS, job_id, label_filters
+from api.parameters import MAX_PAGE_SIZE, MAX_POINTS, MIN_POINTS, bounded, job_id, label_filters
 from api.rpc import convert
 from api.rpc.gate import CALLER
+from api.rpc.progress import ProgressRpcs
 from api.rpc.v1 import job_service_pb2 as pb
-from api.rpc.v1.job_service_pb2_grpc import JobServiceServicer
 from api.threads import in_thread
 from api.watch import Cursor, Source, watch
 from jobs import service
-from jobs.errors import InvalidArgument
 from jobs.spec import parse_spec
 
 
-class Servicer(JobServiceServicer):
+class Servicer(ProgressRpcs):
     """JobService over one context."""
 
     def __init__(self, context: Context) -> None:
@@ -55,7 +54,7 @@ class Servicer(JobServiceServicer):
             CALLER.get(),
             states=convert.states(request.states),
             labels=label_filters(request.labels),
-            page_size=_bounded("page_size", request.page_size, default=50, least=1, most=MAX_PAGE_SIZE),
+            page_size=bounded("page_size", request.page_size, default=50, least=1, most=MAX_PAGE_SIZE),
             page_token=request.page_token or None,
         )
         return pb.ListJobsResponse(jobs=map(convert.job, page.items), next_page_token=page.next_page_token or "")
@@ -88,13 +87,6 @@ class Servicer(JobServiceServicer):
             job_id(request.job_id),
             keys=list(request.keys),
             from_step=request.from_step,
-            max_points=_bounded("max_points", request.max_points, default=1000, least=MIN_POINTS, most=MAX_POINTS),
+            max_points=bounded("max_points", request.max_points, default=1000, least=MIN_POINTS, most=MAX_POINTS),
         )
         return convert.metrics(metrics)
-
-
-def _bounded(name: str, value: int, *, default: int, least: int, most: int) -> int:
-    """`default` for 0, which is how proto3 says absent; else drawn into the bounds."""
-    if value < 0:
-        raise InvalidArgument(f"{name} must not be negative")
-    return max(least, min(value or default, most))

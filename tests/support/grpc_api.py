@@ -10,9 +10,13 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import json_format
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2 as details
 from grpc_status import rpc_status
 
+from api.rpc.server import FILES
 from api.rpc.v1 import job_service_pb2 as pb
 from api.rpc.v1.job_service_pb2_grpc import JobServiceStub
 
@@ -30,6 +34,28 @@ def stub_at(address: str) -> Iterator[JobServiceStub]:
 def message(document: dict[str, Any]) -> pb.JobSpec:
     """A spec's JSON as its message."""
     return json_format.ParseDict(document, pb.JobSpec())
+
+
+METHODS = {
+    method.full_name: method
+    for file in FILES
+    for service in file.services_by_name.values()
+    for method in service.methods
+}
+"""Every method of the door, by its full name."""
+
+
+def called(
+    channel: grpc.Channel, method: MethodDescriptor, request: Message | bytes, metadata: Any = ()
+) -> list[Message]:
+    """All answers of a method; `bytes` go out as they are."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    wire = request if isinstance(request, bytes) else request.SerializeToString()
+    read = GetMessageClass(method.output_type).FromString
+    options = {"metadata": metadata, "timeout": DEADLINE_SECONDS}
+    if method.server_streaming:
+        return list(channel.unary_stream(path, response_deserializer=read)(wire, **options))
+    return [channel.unary_unary(path, response_deserializer=read)(wire, **options)]
 
 
 @dataclass(frozen=True)

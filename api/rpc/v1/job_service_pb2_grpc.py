@@ -69,6 +69,31 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.QueryMetricsRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.QueryMetricsResponse.FromString,
                 _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/ppo.v1.JobService/ListEvents',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListEventsResponse.FromString,
+                _registered_method=True)
+        self.ListSamples = channel.unary_unary(
+                '/ppo.v1.JobService/ListSamples',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListSamplesRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListSamplesResponse.FromString,
+                _registered_method=True)
+        self.ListLogs = channel.unary_unary(
+                '/ppo.v1.JobService/ListLogs',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListLogsRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListLogsResponse.FromString,
+                _registered_method=True)
+        self.ListCheckpoints = channel.unary_unary(
+                '/ppo.v1.JobService/ListCheckpoints',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListCheckpointsRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListCheckpointsResponse.FromString,
+                _registered_method=True)
+        self.DownloadCheckpoint = channel.unary_stream(
+                '/ppo.v1.JobService/DownloadCheckpoint',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -125,6 +150,41 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEvents(self, request, context):
+        """Returns what happened to a job, oldest first, a page at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSamples(self, request, context):
+        """Returns stored responses of one step with their prompts and scores.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLogs(self, request, context):
+        """Returns the end of an attempt's log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCheckpoints(self, request, context):
+        """Returns the checkpoints that can be downloaded, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DownloadCheckpoint(self, request, context):
+        """Sends a checkpoint as a tar: its header first, then the bytes in pieces.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -162,6 +222,31 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.QueryMetrics,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.QueryMetricsRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.QueryMetricsResponse.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListEventsRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListEventsResponse.SerializeToString,
+            ),
+            'ListSamples': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSamples,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListSamplesRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListSamplesResponse.SerializeToString,
+            ),
+            'ListLogs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLogs,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListLogsRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListLogsResponse.SerializeToString,
+            ),
+            'ListCheckpoints': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCheckpoints,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListCheckpointsRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListCheckpointsResponse.SerializeToString,
+            ),
+            'DownloadCheckpoint': grpc.unary_stream_rpc_method_handler(
+                    servicer.DownloadCheckpoint,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -353,6 +438,141 @@ class JobService:
             '/ppo.v1.JobService/QueryMetrics',
             api_dot_rpc_dot_v1_dot_job__service__pb2.QueryMetricsRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.QueryMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/ListEvents',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListEventsRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSamples(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/ListSamples',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListSamplesRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListSamplesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/ListLogs',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListLogsRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCheckpoints(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/ListCheckpoints',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListCheckpointsRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListCheckpointsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DownloadCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ppo.v1.JobService/DownloadCheckpoint',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,6 +52,16 @@ class JobServiceStub:
     """
     QueryMetrics: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.QueryMetricsRequest, _job_service_pb2.QueryMetricsResponse]
     """Returns metrics by step as columns; long runs are thinned out by the server."""
+    ListEvents: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListEventsRequest, _job_service_pb2.ListEventsResponse]
+    """Returns what happened to a job, oldest first, a page at a time."""
+    ListSamples: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListSamplesRequest, _job_service_pb2.ListSamplesResponse]
+    """Returns stored responses of one step with their prompts and scores."""
+    ListLogs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListLogsRequest, _job_service_pb2.ListLogsResponse]
+    """Returns the end of an attempt's log."""
+    ListCheckpoints: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListCheckpointsRequest, _job_service_pb2.ListCheckpointsResponse]
+    """Returns the checkpoints that can be downloaded, oldest first."""
+    DownloadCheckpoint: _grpc.UnaryStreamMultiCallable[_job_service_pb2.DownloadCheckpointRequest, _job_service_pb2.DownloadCheckpointResponse]
+    """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -73,6 +83,16 @@ class JobServiceAsyncStub(JobServiceStub):
     """
     QueryMetrics: _aio.UnaryUnaryMultiCallable[_job_service_pb2.QueryMetricsRequest, _job_service_pb2.QueryMetricsResponse]  # type: ignore[assignment]
     """Returns metrics by step as columns; long runs are thinned out by the server."""
+    ListEvents: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListEventsRequest, _job_service_pb2.ListEventsResponse]  # type: ignore[assignment]
+    """Returns what happened to a job, oldest first, a page at a time."""
+    ListSamples: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListSamplesRequest, _job_service_pb2.ListSamplesResponse]  # type: ignore[assignment]
+    """Returns stored responses of one step with their prompts and scores."""
+    ListLogs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListLogsRequest, _job_service_pb2.ListLogsResponse]  # type: ignore[assignment]
+    """Returns the end of an attempt's log."""
+    ListCheckpoints: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListCheckpointsRequest, _job_service_pb2.ListCheckpointsResponse]  # type: ignore[assignment]
+    """Returns the checkpoints that can be downloaded, oldest first."""
+    DownloadCheckpoint: _aio.UnaryStreamMultiCallable[_job_service_pb2.DownloadCheckpointRequest, _job_service_pb2.DownloadCheckpointResponse]  # type: ignore[assignment]
+    """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -133,5 +153,45 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.QueryMetricsResponse, _abc.Awaitable[_job_service_pb2.QueryMetricsResponse]]:
         """Returns metrics by step as columns; long runs are thinned out by the server."""
+
+    @_abc_1.abstractmethod
+    def ListEvents(
+        self,
+        request: _job_service_pb2.ListEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListEventsResponse, _abc.Awaitable[_job_service_pb2.ListEventsResponse]]:
+        """Returns what happened to a job, oldest first, a page at a time."""
+
+    @_abc_1.abstractmethod
+    def ListSamples(
+        self,
+        request: _job_service_pb2.ListSamplesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListSamplesResponse, _abc.Awaitable[_job_service_pb2.ListSamplesResponse]]:
+        """Returns stored responses of one step with their prompts and scores."""
+
+    @_abc_1.abstractmethod
+    def ListLogs(
+        self,
+        request: _job_service_pb2.ListLogsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListLogsResponse, _abc.Awaitable[_job_service_pb2.ListLogsResponse]]:
+        """Returns the end of an attempt's log."""
+
+    @_abc_1.abstractmethod
+    def ListCheckpoints(
+        self,
+        request: _job_service_pb2.ListCheckpointsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListCheckpointsResponse, _abc.Awaitable[_job_service_pb2.ListCheckpointsResponse]]:
+        """Returns the checkpoints that can be downloaded, oldest first."""
+
+    @_abc_1.abstractmethod
+    def DownloadCheckpoint(
+        self,
+        request: _job_service_pb2.DownloadCheckpointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_job_service_pb2.DownloadCheckpointResponse], _abc.AsyncIterator[_job_service_pb2.DownloadCheckpointResponse]]:
+        """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC
 from functools import partial
+from itertools import product
 
 import grpc
 import httpx
 import pytest
 import sqlalchemy as sa
 import structlog
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2 as details
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from api.rpc.server import SERVICES
 from api.rpc.v1 import job_service_pb2 as pb
 from api.rpc.v1.job_service_pb2_grpc import JobServiceStub
 from jobs import lifecycle
 from jobs.auth import LOCAL, Principal, create_key
 from jobs.db import Database
 from tests.support.attempts import checkpoint, claimed, record_steps, submitted
-from tests.support.grpc_api import message, refusal, stub_at
+from tests.support.grpc_api import METHODS, called, message, refusal, stub_at
 from tests.support.http_api import PEPPER, Process, Served
 from tests.support.specs import spec_document
 
 pytestmark = pytest.mark.slow
 
 NOBODY = "job_" + "0" * 26
-Metadata = Sequence[tuple[str, str]]
 
 
 @pytest.fixture
@@ -116,10 +118,12 @@ def test_refusals_are_rich(stub: JobServiceStub, database: Database):
     assert late.details[details.ErrorInfo].metadata["state"] == "succeeded"
 
 
-def test_what_names_nothing_is_refused_on_every_method(stub: JobServiceStub):
-    for job_id in (NOBODY, "", "x", "job_\x00"):
-        found = [refusal(partial(call, stub, job_id)).code for call in OF_ONE_JOB]
-        assert found == [grpc.StatusCode.NOT_FOUND] * len(OF_ONE_JOB)
+def test_what_names_nothing_is_refused_on_every_method(stub: JobServiceStub, served: Served):
+    of_one_job = [method for method in METHODS.values() if "job_id" in method.input_type.fields_by_name]
+    with grpc.insecure_channel(served.grpc) as channel:
+        for method, job_id in product(of_one_job, (NOBODY, "", "x", "job_\x00")):
+            request = GetMessageClass(method.input_type)(job_id=job_id)
+            assert refusal(partial(called, channel, method, request)).code is grpc.StatusCode.NOT_FOUND, method.name
     unusable = [
         pb.ListJobsRequest(page_size=-1),
         pb.ListJobsRequest(page_token="x"),
@@ -162,34 +166,30 @@ def test_request_ids_come_back_and_calls_are_counted(sqlite_process: Process):
 def test_health_and_reflection(served: Served):
     with grpc.insecure_channel(served.grpc) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        for service in ("", "ppo.v1.JobService"):
+        for service in ("", *SERVICES):
             answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=20)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         reflection = ProtoReflectionDescriptorDatabase(channel)
-        assert "ppo.v1.JobService" in reflection.get_services()
+        assert set(SERVICES) <= set(reflection.get_services())
         file = reflection.FindFileContainingSymbol("ppo.v1.JobService")
-        assert [method.name for method in file.service[0].method] == [
-            "CreateJob",
-            "GetJob",
-            "ListJobs",
-            "CancelJob",
-            "ResumeJob",
-            "WatchJob",
-            "QueryMetrics",
-        ]
+        told = {f"ppo.v1.JobService.{method.name}" for method in file.service[0].method}
+        assert told == {name for name in METHODS if name.startswith("ppo.v1.JobService.")}
 
 
-def test_once_a_key_exists_every_call_needs_one(stub: JobServiceStub, served: Served, database: Database):
+def test_once_a_key_exists_every_call_needs_one(served: Served, database: Database):
     ann = [("authorization", f"Bearer {create_key(database, 'ann', PEPPER)}")]
     theirs = submitted(database, Principal("bob"))
-    calls = [*OF_ONE_JOB, _create_nothing, _list]
-    assert len(calls) == len(pb.DESCRIPTOR.services_by_name["JobService"].methods)
-    for call in calls:
-        for metadata in ([], [("authorization", "Bearer ppo_wrong")]):
-            assert refusal(partial(call, stub, theirs, metadata)).reason == "unauthenticated"
-    for call in OF_ONE_JOB:
-        assert refusal(partial(call, stub, theirs, ann)).reason == "not_found"
-    assert list(_list(stub, theirs, ann).jobs) == []
+    with grpc.insecure_channel(served.grpc) as channel:
+        for method in METHODS.values():
+            request = GetMessageClass(method.input_type)()
+            if of_one_job := "job_id" in request.DESCRIPTOR.fields_by_name:
+                request.job_id = theirs
+            for metadata in ([], [("authorization", "Bearer ppo_wrong")]):
+                assert refusal(partial(called, channel, method, request, metadata)).reason == "unauthenticated"
+            if of_one_job:
+                assert refusal(partial(called, channel, method, request, ann)).reason == "not_found", method.name
+        listed = called(channel, METHODS["ppo.v1.JobService.ListJobs"], pb.ListJobsRequest(), ann)
+    assert listed == [pb.ListJobsResponse()]
 
 
 def test_with_keys_probes_need_none_and_reflection_does(served: Served, database: Database):
@@ -214,34 +214,3 @@ def test_a_paused_job_is_resumed(stub: JobServiceStub, database: Database):
     assert (list(paused.allowed_actions), paused.best_checkpoint_step) == (["cancel", "resume"], 2)
     for _ in range(2):
         assert stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=20).job.state == pb.JOB_STATE_QUEUED
-
-
-def _get(stub: JobServiceStub, job_id: str, metadata: Metadata = ()) -> object:
-    return stub.GetJob(pb.GetJobRequest(job_id=job_id), metadata=metadata, timeout=20)
-
-
-def _resume(stub: JobServiceStub, job_id: str, metadata: Metadata = ()) -> object:
-    return stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=20, metadata=metadata)
-
-
-def _cancel(stub: JobServiceStub, job_id: str, metadata: Metadata = ()) -> object:
-    return stub.CancelJob(pb.CancelJobRequest(job_id=job_id), metadata=metadata, timeout=20)
-
-
-def _query(stub: JobServiceStub, job_id: str, metadata: Metadata = ()) -> object:
-    return stub.QueryMetrics(pb.QueryMetricsRequest(job_id=job_id), metadata=metadata, timeout=20)
-
-
-def _watch(stub: JobServiceStub, job_id: str, metadata: Metadata = ()) -> object:
-    return list(stub.WatchJob(pb.WatchJobRequest(job_id=job_id), metadata=metadata, timeout=20))
-
-
-def _create_nothing(stub: JobServiceStub, _job_id: str, metadata: Metadata = ()) -> object:
-    return stub.CreateJob(pb.CreateJobRequest(), metadata=metadata, timeout=20)
-
-
-def _list(stub: JobServiceStub, _job_id: str, metadata: Metadata = ()) -> pb.ListJobsResponse:
-    return stub.ListJobs(pb.ListJobsRequest(), metadata=metadata, timeout=20)
-
-
-OF_ONE_JOB = (_get, _cancel, _resume, _query, _watch)

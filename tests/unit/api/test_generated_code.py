@@ -25,8 +25,8 @@ def run(*command: str, **variables: str) -> None:
 @pytest.mark.slow
 def test_the_stubs_are_fresh(tmp_path: Path):
     outputs = [f"{option}={tmp_path}" for option in OUTPUTS]
-    source = "api/rpc/v1/job_service.proto"
-    run(sys.executable, "-m", "grpc_tools.protoc", "-Iapi/rpc/v1=proto/ppo/v1", *outputs, source)
+    sources = [f"api/rpc/v1/{path.name}" for path in (ROOT / "proto/ppo/v1").glob("*.proto")]
+    run(sys.executable, "-m", "grpc_tools.protoc", "-Iapi/rpc/v1=proto/ppo/v1", *outputs, *sources)
     fresh = {path.name: path.read_text() for path in (tmp_path / "api/rpc/v1").iterdir()}
     committed = {path.name: path.read_text() for path in (ROOT / "api/rpc/v1").glob("*_pb2*")}
     assert fresh == committed

@@ -1,0 +1,85 @@
+"""What a job tells and leaves behind: events, samples, logs, checkpoints."""
+
+# ruff: noqa: N802, ARG002 (names and parameters are those of the generated base class)
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from api.archive import open_archive
+from api.context import Context
+from api.parameters import bounded, job_id
+from api.rpc import convert
+from api.rpc.gate import CALLER
+from api.rpc.v1 import job_service_pb2 as pb
+from api.rpc.v1.job_service_pb2_grpc import JobServiceServicer
+from api.threads import in_thread
+from jobs import service
+
+
+class ProgressRpcs(JobServiceServicer):
+    """The part of JobService that reads what runs have recorded."""
+
+    _context: Context
+
+    async def ListEvents(self, request: pb.ListEventsRequest, context: Any) -> pb.ListEventsResponse:
+        """List one page of events."""
+        found = await in_thread(
+            service.events,
+            self._context.db,
+            CALLER.get(),
+            job_id(request.job_id),
+            after_seq=request.after_seq,
+            limit=bounded("limit", request.limit, default=1000, least=1, most=1000),
+        )
+        return pb.ListEventsResponse(events=map(convert.event, found))
+
+    async def ListSamples(self, request: pb.ListSamplesRequest, context: Any) -> pb.ListSamplesResponse:
+        """List stored responses of a step."""
+        found = await in_thread(
+            service.samples,
+            self._context.db,
+            CALLER.get(),
+            job_id(request.job_id),
+            step=request.step if request.HasField("step") else None,
+            evaluation=request.evaluation if request.HasField("evaluation") else None,
+            limit=bounded("limit", request.limit, default=100, least=1, most=1000),
+        )
+        return pb.ListSamplesResponse(samples=[pb.Sample(**view.model_dump()) for view in found])
+
+    async def ListLogs(self, request: pb.ListLogsRequest, context: Any) -> pb.ListLogsResponse:
+        """Read the end of a log."""
+        found = await in_thread(
+            service.logs,
+            self._context.db,
+            CALLER.get(),
+            job_id(request.job_id),
+            self._context.settings.runs_dir,
+            tail=bounded("tail", request.tail, default=200, least=1, most=10_000),
+            attempt=request.attempt or None,
+        )
+        return pb.ListLogsResponse(**found.model_dump())
+
+    async def ListCheckpoints(self, request: pb.ListCheckpointsRequest, context: Any) -> pb.ListCheckpointsResponse:
+        """List checkpoints."""
+        found = await in_thread(service.checkpoints, self._context.db, CALLER.get(), job_id(request.job_id))
+        return pb.ListCheckpointsResponse(checkpoints=map(convert.checkpoint, found))
+
+    async def DownloadCheckpoint(
+        self, request: pb.DownloadCheckpointRequest, context: Any
+    ) -> AsyncGenerator[pb.DownloadCheckpointResponse]:
+        """Send a checkpoint's tar."""
+        where = self._context.db, CALLER.get(), job_id(request.job_id), request.step
+        found = await in_thread(service.checkpoint, *where)
+        folder = await in_thread(service.checkpoint_dir, *where, self._context.settings.runs_dir)
+        tar = await in_thread(open_archive, folder)
+        name = f"{request.job_id}-step-{request.step}.tar"
+        # `files` too: a client may leave before the first chunk, and what has not begun has nothing to close.
+        with tar.files:
+            async with aclosing(tar.chunks()) as chunks:
+                header = pb.ArchiveHeader(size_bytes=tar.size, sha256=found.sha256, file_name=name)
+                yield pb.DownloadCheckpointResponse(header=header)
+                async for chunk in chunks:
+                    yield pb.DownloadCheckpointResponse(chunk=chunk)
