@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jobs.errors import Problem
 from jobs.plain import Loc, pointer
 from jobs.problems import shown
 from jobs.spec import JobSpec, invalid_spec
-from ppo_engine.config import ModelSource, PromptsConfig
+from ppo_engine.config import ModelSource, PromptsConfig, RewardComponent
 from ppo_engine.sources import SourceError, resolve
 
 
 def check_sources(spec: JobSpec, roots: Sequence[Path]) -> None:
     """Raise InvalidSpec with every path that cannot be used."""
-    problems = [
-        Problem(pointer=pointer(loc), code="source_unusable", detail=detail, given=shown(path))
-        for kind, found in (("model", _models(spec)), ("adapter", _adapters(spec)), ("file", _files(spec)))
-        for loc, path in found
-        if (detail := _fault(path, roots, kind))
-    ]
+    places = (("model", _models(spec)), ("adapter", _adapters(spec)), ("file", _files(spec)))
+    problems = [problem for kind, found in places for problem in _unusable(kind, found, roots)]
     if problems:
         raise invalid_spec(problems)
+
+
+def reward_problems(rewards: Sequence[RewardComponent], roots: Sequence[Path]) -> list[Problem]:
+    """Every reward model that is not there, as a problem at `/rewards/…`."""
+    return list(_unusable("model", _reward_models(rewards), roots))
+
+
+def _unusable(kind: str, found: Iterable[tuple[Loc, str]], roots: Sequence[Path]) -> Iterator[Problem]:
+    for loc, path in found:
+        if detail := _fault(path, roots, kind):
+            yield Problem(pointer=pointer(loc), code="source_unusable", detail=detail, given=shown(path))
 
 
 def _models(spec: JobSpec) -> Iterator[tuple[Loc, str]]:
@@ -32,7 +39,11 @@ def _models(spec: JobSpec) -> Iterator[tuple[Loc, str]]:
     yield from _local(("model", "reference", "source"), model.reference.source if model.reference else None)
     separate = model.value.separate
     yield from _local(("model", "value", "separate", "source"), separate.source if separate else None)
-    for index, reward in enumerate(spec.rewards):
+    yield from _reward_models(spec.rewards)
+
+
+def _reward_models(rewards: Sequence[RewardComponent]) -> Iterator[tuple[Loc, str]]:
+    for index, reward in enumerate(rewards):
         if reward.model is not None:
             yield from _local(("rewards", index, "model", "source"), reward.model.source)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
@@ -18,6 +18,7 @@ from ppo_engine.config import (
     CrossCheck,
     Name,
     ResourcesConfig,
+    RewardComponent,
     TrainConfig,
     cross_checks,
     expand_preset,
@@ -153,8 +154,13 @@ def _params_schema(rule: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rules(spec: JobSpec) -> list[Problem | CrossCheck]:
     """Rules over several fields; parameters of rewards are reported in the words of all other fields."""
-    found: list[Problem | CrossCheck] = [rule for rule in cross_checks(spec) if "params" not in rule.loc]
-    for index, component in enumerate(spec.rewards):
+    return [*(rule for rule in cross_checks(spec) if "params" not in rule.loc), *param_problems(spec.rewards)]
+
+
+def param_problems(rewards: Sequence[RewardComponent]) -> list[Problem]:
+    """What is wrong with the parameters of built-in rules, at `/rewards/…`."""
+    found: list[Problem] = []
+    for index, component in enumerate(rewards):
         if component.rule is not None and component.rule.name in RULES:
             loc = ("rewards", index, "rule", "params")
             found += check(RULES[component.rule.name], component.rule.params, loc=loc)[1]

@@ -20,7 +20,7 @@ from ppo_engine.config.algorithm import (
     ScoreScaling,
 )
 from ppo_engine.config.base import Config, Name, OneOf
-from ppo_engine.config.checks import CrossCheck, cross_checks
+from ppo_engine.config.checks import CrossCheck, cross_checks, reward_checks
 from ppo_engine.config.data import ChatConfig, PromptFile, PromptsConfig, PTXConfig
 from ppo_engine.config.models import (
     LoRAConfig,
@@ -132,4 +132,5 @@ __all__ = [
     "WandbMode",
     "cross_checks",
     "expand_preset",
+    "reward_checks",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
@@ -108,21 +108,27 @@ def _texts(config: TrainConfig) -> Iterator[CrossCheck]:
 
 
 def _rewards(config: TrainConfig) -> Iterator[CrossCheck]:
-    seen: set[str] = set()
+    yield from reward_checks(config.rewards)
     for index, component in enumerate(config.rewards):
+        yield from _answers(config, component, ("rewards", index, "rule"))
+    if all(component.shadow for component in config.rewards):
+        detail = "every reward is a shadow: nothing is left to train on"
+        yield CrossCheck(loc=("rewards",), code="only_shadows", detail=detail)
+
+
+def reward_checks(rewards: Sequence[RewardComponent]) -> Iterator[CrossCheck]:
+    """Rules that the components of a reward break by themselves, whatever the prompts are."""
+    seen: set[str] = set()
+    for index, component in enumerate(rewards):
         loc = ("rewards", index)
         if component.name in seen:
             detail = f"`{component.name}` is used twice"
             yield CrossCheck(loc=(*loc, "name"), code="duplicate_name", detail=detail)
         seen.add(component.name)
         yield from _rule(component, (*loc, "rule"))
-        yield from _answers(config, component, (*loc, "rule"))
         if component.model is not None and component.model.chat and not component.model.include_prompt:
             detail = "must be true with `chat`: a template answers somebody"
             yield CrossCheck(loc=(*loc, "model", "include_prompt"), code="chat_without_prompt", detail=detail)
-    if all(component.shadow for component in config.rewards):
-        detail = "every reward is a shadow: nothing is left to train on"
-        yield CrossCheck(loc=("rewards",), code="only_shadows", detail=detail)
 
 
 def _rule(component: RewardComponent, loc: tuple[str | int, ...]) -> Iterator[CrossCheck]:
