@@ -61,6 +61,30 @@ class InvalidArgument(JobsError):
     code = "invalid_argument"
 
 
+class InvalidRequest(JobsError):
+    """The body of a request is not usable; `problems` holds every reason."""
+
+    code = "invalid_request"
+
+
+class NoWorker(JobsError):
+    """No worker that could do it is alive."""
+
+    code = "no_worker"
+
+
+class ErrandRefused(JobsError):
+    """What was asked of the engine cannot be done as asked; `problems` says why."""
+
+    code = "errand_refused"
+
+
+class ErrandFailed(JobsError):
+    """The engine could not do what was asked, for no fault of the request; `problems` says why."""
+
+    code = "errand_failed"
+
+
 class IdempotencyConflict(JobsError):
     """The same idempotency key came with another spec."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -63,9 +64,11 @@ def beat_worker(
     slots: int,
     busy: int,
     queues: Sequence[str],
+    errands: bool = True,
 ) -> None:
     """Say that a worker is alive."""
-    facts = {"host": host, "metrics_url": metrics_url, "slots": slots, "busy": busy, "queues": list(queues)}
+    facts: dict[str, Any] = {"host": host, "metrics_url": metrics_url, "slots": slots, "busy": busy}
+    facts |= {"queues": list(queues), "errands": errands}
     beat = sa.update(Worker).where(Worker.id == worker_id).values(update_time=db_time(), **facts)
     with db.transaction() as session:
         if session.execute(beat.returning(Worker.id)).first() is None:

@@ -33,6 +33,9 @@ _State = Enum(
 _TERMINAL = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
 _QUEUED = sa.text("state = 'queued'")
 _RUNNING = sa.text("state = 'running'")
+_OPEN = sa.text("end_time IS NULL")
+_WAITING = sa.text("end_time IS NULL AND worker_id IS NULL")
+_TAKEN = sa.text("worker_id IS NOT NULL")
 
 
 class Base(DeclarativeBase):
@@ -265,5 +268,41 @@ class Worker(Base):
     slots: Mapped[int]
     busy: Mapped[int]
     queues: Mapped[list[str]]
+    errands: Mapped[bool] = mapped_column(server_default=sa.true())
+    """Whether it does errands."""
     start_time: Mapped[datetime] = _now()
     update_time: Mapped[datetime] = _now()
+
+
+class Errand(Base):
+    """Engine work that somebody waits for at the front door. Its state follows from who has it and what came of it."""
+
+    __tablename__ = "errands"
+    __table_args__ = (
+        CheckConstraint("(lease_expire_time IS NOT NULL) = (worker_id IS NOT NULL)", name="lease_iff_taken"),
+        CheckConstraint("worker_id IS NULL OR end_time IS NULL", name="no_worker_after_end"),
+        CheckConstraint("(end_time IS NOT NULL) = (answer IS NOT NULL OR error IS NOT NULL)", name="outcome_iff_ended"),
+        Index("ix_errands_open", "owner_id", postgresql_where=_OPEN, sqlite_where=_OPEN),
+        Index("ix_errands_waiting", "queue", "create_time", "id", postgresql_where=_WAITING, sqlite_where=_WAITING),
+        Index("ix_errands_lease_expire_time", "lease_expire_time", postgresql_where=_TAKEN, sqlite_where=_TAKEN),
+        Index("ix_errands_expire_time", "expire_time"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    owner_id: Mapped[str] = mapped_column(String(128))
+    kind: Mapped[str] = mapped_column(String(32))
+    queue: Mapped[str] = mapped_column(String(63))
+    request: Mapped[dict[str, Any]]
+    tries: Mapped[int] = mapped_column(insert_default=0)
+    """Workers that began it; one that gave it back in order does not count."""
+    lease_token: Mapped[int] = mapped_column(insert_default=0)
+    """The fence, as for jobs."""
+    worker_id: Mapped[str | None] = mapped_column(String(255))
+    lease_expire_time: Mapped[datetime | None]
+    answer: Mapped[dict[str, Any] | None]
+    error: Mapped[dict[str, Any] | None]
+    create_time: Mapped[datetime] = _now()
+    start_time: Mapped[datetime | None]
+    end_time: Mapped[datetime | None]
+    expire_time: Mapped[datetime]
+    """When it is given up if nobody has taken it, and when its row is deleted once it has ended."""

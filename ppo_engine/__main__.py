@@ -1,5 +1,7 @@
 """`run SPEC --out DIR [--resume [CHECKPOINT]]`: one run as a process. `replay CASE`: recorded steps again.
 
+`errand KIND REQUEST`: one short piece of work, whose answer is the only event.
+
 `wait`: import everything now, and become the run whose arguments come as a line of standard input.
 
 Standard output carries events, one JSON object a line; everything else goes to standard error. SIGTERM or SIGINT:
@@ -28,6 +30,7 @@ from pydantic import ValidationError
 
 from ppo_engine.config import TrainConfig, expand_preset
 from ppo_engine.egress import Egress, RewardHost
+from ppo_engine.errands import ErrandKind
 from ppo_engine.errors import EngineError, InvalidConfig
 from ppo_engine.events import Event, Failed
 from ppo_engine.program import spare
@@ -74,6 +77,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.command == "replay":
             return _replay(arguments.case, pipe)
+        if arguments.command == "errand":
+            return _errand(arguments, emit)
         return _run(arguments, given, emit) if arguments.rank == 0 else _run_beside(arguments, write, emit)
     except EngineError as error:
         log.error("%s: %s", error.code, error.message)
@@ -136,14 +141,22 @@ def _options(arguments: argparse.Namespace, out: RunDir, resume: Path | None, me
 
     return RunOptions(
         out=out,
-        roots=[root.resolve() for root in arguments.root or [Path.cwd()]],
+        roots=_roots(arguments),
         attempt=arguments.attempt,
         resume=resume,
         threads=arguments.threads,
         prune=not arguments.keep_checkpoints,
-        egress=Egress(arguments.reward_host or (), _token(arguments.reward_token_file)),
+        egress=_egress(arguments),
         meeting=meeting,
     )
+
+
+def _roots(arguments: argparse.Namespace) -> list[Path]:
+    return [root.resolve() for root in arguments.root or [Path.cwd()]]
+
+
+def _egress(arguments: argparse.Namespace) -> Egress:
+    return Egress(arguments.reward_host or (), _token(arguments.reward_token_file))
 
 
 def _failure(run: Run) -> Failed | None:
@@ -157,6 +170,23 @@ def _failure(run: Run) -> Failed | None:
         log.exception("run failed")
         return _failed(EngineError(f"{type(error).__name__}: {error}"), run)
     return None
+
+
+def _errand(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
+    from ppo_engine.program.errand import Setting, do_errand  # noqa: PLC0415 - as above
+
+    _leave_with_supervisor(lambda: None)
+    setting = Setting(
+        roots=_roots(arguments), runs=arguments.runs, threads=arguments.threads, egress=_egress(arguments)
+    )
+    try:
+        emit(do_errand(arguments.kind, arguments.request, setting))
+    except EngineError:
+        raise
+    except Exception as error:
+        log.exception("the errand failed")
+        raise EngineError(f"{type(error).__name__}: {error}") from error
+    return 0
 
 
 def _replay(case: Path, pipe: TextIO) -> int:
@@ -252,30 +282,40 @@ def _parser() -> argparse.ArgumentParser:
         metavar="CHECKPOINT",
         help="resume from the newest valid checkpoint, or from the one named (relative to DIR)",
     )
-    run.add_argument(
-        "--root", type=Path, action="append", metavar="DIR", help="where paths in SPEC resolve (repeatable)"
-    )
-    run.add_argument(
-        "--reward-host",
-        type=_reward_host,
-        action="append",
-        metavar="HOST[:PORT]",
-        help="a reward server that may be called although its address is not public (repeatable)",
-    )
-    run.add_argument(
-        "--reward-token-file", type=Path, metavar="FILE", help="bearer token for the hosts named by --reward-host"
-    )
+    _add_sources(run)
     run.add_argument("--attempt", type=int, default=1, metavar="N", help="number that marks this attempt's files")
-    run.add_argument("--threads", type=int, metavar="N", help="CPU threads")
     run.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     run.add_argument("--port", type=int, help=argparse.SUPPRESS)
     run.add_argument("--keep-checkpoints", action="store_true", help="never remove an old checkpoint")
+    errand = commands.add_parser("errand", help="do one short piece of work, and answer on the pipe")
+    errand.add_argument("kind", choices=[kind.value for kind in ErrandKind], help="what to do")
+    errand.add_argument("request", type=Path, metavar="REQUEST", help="JSON file with what is asked")
+    errand.add_argument("--runs", type=Path, metavar="DIR", help="folder of the run directories")
+    _add_sources(errand)
     commands.add_parser("wait", help="import everything, then become the run that a line of standard input describes")
     replay = commands.add_parser("replay", help="feed recorded steps through the optimiser; one JSON line per step")
     replay.add_argument(
         "case", type=Path, metavar="CASE.json", help="recorded case (ppo_engine/program/replay.py has its form)"
     )
     return parser
+
+
+def _add_sources(command: argparse.ArgumentParser) -> None:
+    """What a command may read and call, and with how many threads."""
+    command.add_argument(
+        "--root", type=Path, action="append", metavar="DIR", help="where paths in SPEC resolve (repeatable)"
+    )
+    command.add_argument(
+        "--reward-host",
+        type=_reward_host,
+        action="append",
+        metavar="HOST[:PORT]",
+        help="a reward server that may be called although its address is not public (repeatable)",
+    )
+    command.add_argument(
+        "--reward-token-file", type=Path, metavar="FILE", help="bearer token for the hosts named by --reward-host"
+    )
+    command.add_argument("--threads", type=int, metavar="N", help="CPU threads")
 
 
 if __name__ == "__main__":

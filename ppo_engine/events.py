@@ -6,7 +6,7 @@ The engine writes them on file descriptor 1 and nothing else does; logs go to st
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -160,8 +160,15 @@ class Failed(_Event):
     step: int
 
 
+class Answered(_Event):
+    """An errand is done: the last word of the process that did it."""
+
+    event: Literal["answered"] = "answered"
+    answer: dict[str, Any]
+
+
 Event = Annotated[
-    Started | PhaseEntered | StepDone | CheckpointSaved | GuardTripped | RolledBack | Finished | Failed,
+    Started | PhaseEntered | StepDone | CheckpointSaved | GuardTripped | RolledBack | Finished | Failed | Answered,
     Field(discriminator="event"),
 ]
 

@@ -32,6 +32,12 @@ class Gauges:
             ["outcome", "reason"],
             registry=self.registry,
         )
+        self.errands = Counter(
+            "ppo_worker_errands",
+            "Errands ended here, by kind and the error's code; none where it was answered.",
+            ["kind", "reason"],
+            registry=self.registry,
+        )
         self._heartbeat_seconds = Histogram(
             "ppo_worker_heartbeat_seconds",
             "Duration of the heartbeats that succeeded.",

@@ -10,10 +10,11 @@ from typing import Any
 
 from celery import Celery, bootsteps, signals
 
-from jobs import lifecycle
+from jobs import errand_work, lifecycle
 from jobs.db import Database
 from jobs.errors import Unavailable
 from worker.app import create_app
+from worker.errands import ErrandDesk
 from worker.gauges import Gauges
 from worker.lease import now
 from worker.settings import WorkerSettings
@@ -47,6 +48,9 @@ class Service:
             Ticker("reap", self._reap, every_seconds=settings.reap_seconds),
             Ticker("presence", self._say_alive, every_seconds=settings.presence_seconds),
         ]
+        if settings.errands:
+            desk = ErrandDesk(db=self._db, settings=settings, gauges=self._gauges, shutdown=self._shutdown)
+            self._tickers.append(Ticker("errands", desk.work, every_seconds=settings.errand_poll_seconds))
         self._slots = Slots(settings.slots, self._claim, on_free=self._poller.kick)
         self._gauges.follow(
             slots=settings.slots,
@@ -156,6 +160,7 @@ class Service:
         for job_id in lifecycle.reap(self._db):
             log.warning("%s: its worker is lost; the job is returned", job_id)
             self._gauges.reaped.inc()
+        errand_work.tidy_errands(self._db)
 
     def _say_alive(self) -> None:
         lifecycle.beat_worker(
@@ -166,6 +171,7 @@ class Service:
             slots=self._slots.count,
             busy=self._slots.busy,
             queues=self._settings.queue_names,
+            errands=self._settings.errands,
         )
 
 

@@ -86,6 +86,13 @@ class WorkerSettings(DomainSettings):
     comma separated. `ppo up` allows this machine's loopback."""
     reward_token_file: Path | None = None
     """File with a bearer token for the hosts in reward_hosts; no other host ever gets it."""
+    errands: bool = True
+    """Do reward previews and generations beside the jobs, one at a time, in a process of their own. Off: a worker whose
+    device has no memory to spare."""
+    errand_seconds: Seconds = 120
+    """An errand's process is killed after this long."""
+    errand_poll_seconds: Seconds = 0.5
+    """How often the database is asked for errands: somebody waits for the answer."""
     warm_engine: bool = True
     """Keep one engine process waiting while a slot is free: a job starts seconds sooner, for 400 MB of memory."""
     engine_log_bytes: int = Field(64 * 2**20, ge=4096)
@@ -135,11 +142,20 @@ class WorkerSettings(DomainSettings):
     def run_arguments(self, run_dir: RunDir, *, attempt: int, checkpoint: str | None, threads: int) -> list[str]:
         """What follows `engine_command run`."""
         resume = ["--resume", str(run_dir.root / checkpoint)] if checkpoint else []
+        how = ["--attempt", str(attempt), "--threads", str(threads), "--keep-checkpoints"]
+        return [str(run_dir.spec), "--out", str(run_dir.root), *how, *resume, *self._sources()]
+
+    def errand_arguments(self, kind: str, request: Path) -> list[str]:
+        """What follows `engine_command errand`."""
+        how = ["--runs", str(self.runs_dir), "--threads", str(self.threads_per_engine)]
+        return [kind, str(request), *how, *self._sources()]
+
+    def _sources(self) -> list[str]:
+        """What an engine may read and call."""
         roots = [part for root in self.model_roots for part in ("--root", str(root))]
         hosts = [part for host in self.reward_hosts for part in ("--reward-host", host)]
         token = ["--reward-token-file", str(self.reward_token_file.resolve())] if self.reward_token_file else []
-        how = ["--attempt", str(attempt), "--threads", str(threads), "--keep-checkpoints"]
-        return [str(run_dir.spec), "--out", str(run_dir.root), *how, *resume, *roots, *hosts, *token]
+        return [*roots, *hosts, *token]
 
     def engine_env(self, threads: int) -> dict[str, str]:
         """The environment of an engine: nothing of the service's own, so no database or broker credentials."""

@@ -24,6 +24,7 @@ __all__ = [
     "Scorer",
     "Scores",
     "ScoringSession",
+    "build_component",
     "build_scorer",
 ]
 
@@ -48,19 +49,25 @@ def build_scorer(
         RewardHostForbidden: a reward server that may not be called.
         RewardUnavailable: a reward server whose name cannot be looked up.
     """
-    return Scorer(
-        [
-            Component(
-                name=item.name,
-                reward=_build(item, roots, device, egress),
-                weight=item.weight,
-                shadow=item.shadow,
-                on_error=item.on_error,
-                max_error_rate=item.max_error_rate,
-                dense=item.plugin is not None,
-            )
-            for item in components
-        ]
+    return Scorer([build_component(item, roots=roots, device=device, egress=egress) for item in components])
+
+
+def build_component(
+    item: RewardComponent,
+    *,
+    roots: Sequence[Path],
+    device: torch.device,
+    egress: Egress = NO_HOST_ALLOWED,
+) -> Component:
+    """Build one component; raises what `build_scorer` does."""
+    return Component(
+        name=item.name,
+        reward=_build(item, roots, device, egress),
+        weight=item.weight,
+        shadow=item.shadow,
+        on_error=item.on_error,
+        max_error_rate=item.max_error_rate,
+        dense=item.plugin is not None,
     )
 
 

@@ -246,7 +246,30 @@ def _wait() -> list[str]:
     return ["run", *json.loads(line)]
 
 
+def errand(request: Path) -> int:
+    """Do one errand as its request says: `answer` it, or have a `fault`."""
+    script = json.loads(request.read_text())
+    print(f"process {os.getpid()}", file=sys.stderr, flush=True)
+    match script.get("fault"):
+        case "fail":
+            failed("model_unavailable", "user", "there is no such model")
+            return 1
+        case "hang":
+            time.sleep(600)
+        case "exit_7":
+            print("token=hf_abcdefghijklmnop\nsomething went wrong here", file=sys.stderr, flush=True)
+            os._exit(7)
+        case "garbage":
+            print(_GARBAGE, end="", flush=True)
+        case "silent":
+            return 0
+    emit(event="answered", answer=script["answer"])
+    return 0
+
+
 def main() -> int:
+    if sys.argv[1:2] == ["errand"]:
+        return errand(Path(sys.argv[3]))
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["run"])
     parser.add_argument("spec", type=Path)

@@ -1,0 +1,33 @@
+"""What leaves the domain of an errand."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+
+from jobs.views import JobError, View
+from ppo_engine.errands import ErrandKind, RewardPreview
+
+
+class ErrandState(StrEnum):
+    """Where an errand stands; follows from its row."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class ErrandView(View):
+    """An errand as its owner sees it. Once it has succeeded, the field of its kind holds the answer."""
+
+    id: str
+    kind: ErrandKind
+    state: ErrandState
+    done: bool
+    tries: int
+    error: JobError | None
+    create_time: datetime
+    start_time: datetime | None
+    end_time: datetime | None
+    preview: RewardPreview | None = None

@@ -1,0 +1,96 @@
+"""Errands at the front door: short engine work that a worker does at once, beside its jobs.
+
+Each function is one transaction, scoped to the principal, and raises JobsError.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from jobs.auth import Principal
+from jobs.clock import db_time
+from jobs.db import Database
+from jobs.errand_views import ErrandState, ErrandView
+from jobs.errors import JobNotFound, NoWorker, QuotaExceeded
+from jobs.fleet import ALIVE_SECONDS
+from jobs.tables import Errand, Worker
+from jobs.views import JobError
+from ppo_engine.errands import ErrandKind
+
+MAX_OPEN = 8
+"""Errands of one owner that have not ended: a worker does one at a time."""
+PATIENCE_SECONDS = 600.0
+"""An errand that no worker has taken by then has failed."""
+KEPT_SECONDS = 3600.0
+"""How long the answer can be read."""
+_ID = re.compile(r"errand_[0-9a-f]{32}")
+_ANSWERS = {ErrandKind.PREVIEW_REWARD: "preview"}
+"""The field of the view that holds the answer."""
+
+
+def ask(db: Database, principal: Principal, *, kind: ErrandKind, request: dict[str, Any], queue: str) -> str:
+    """Have an errand done by a worker of `queue`; returns its id.
+
+    Raises:
+        NoWorker: none is alive that could.
+        QuotaExceeded: MAX_OPEN of this owner's are under way.
+    """
+    errand_id = f"errand_{uuid.uuid4().hex}"
+    with db.transaction() as session:
+        _require_worker(session, queue)
+        _require_room(session, principal)
+        row = {"id": errand_id, "owner_id": principal.owner_id, "kind": kind.value, "queue": queue, "request": request}
+        session.execute(sa.insert(Errand).values(**row, expire_time=db_time(PATIENCE_SECONDS)))
+    return errand_id
+
+
+def errand(db: Database, principal: Principal, errand_id: str) -> ErrandView:
+    """An errand as it is now; raises JobNotFound, also for one that ended more than KEPT_SECONDS ago."""
+    mine = sa.select(Errand).where(Errand.id == errand_id, Errand.owner_id == principal.owner_id)
+    with db.read() as session:
+        row = session.scalar(mine) if _ID.fullmatch(errand_id) else None
+    if row is None:
+        raise JobNotFound("there is no such errand; answers are kept for an hour")
+    return _view(row)
+
+
+def _view(row: Errand) -> ErrandView:
+    return ErrandView(
+        id=row.id,
+        kind=ErrandKind(row.kind),
+        state=_state(row),
+        done=row.end_time is not None,
+        tries=row.tries,
+        error=None if row.error is None else JobError.model_validate(row.error),
+        create_time=row.create_time,
+        start_time=row.start_time,
+        end_time=row.end_time,
+        **({} if row.answer is None else {_ANSWERS[ErrandKind(row.kind)]: row.answer}),
+    )
+
+
+def _state(row: Errand) -> ErrandState:
+    if row.end_time is not None:
+        return ErrandState.FAILED if row.answer is None else ErrandState.SUCCEEDED
+    return ErrandState.WAITING if row.worker_id is None else ErrandState.RUNNING
+
+
+def _require_worker(session: Session, queue: str) -> None:
+    alive = sa.select(Worker.queues).where(Worker.update_time > db_time(-ALIVE_SECONDS), Worker.errands.is_(True))
+    served = {name for queues in session.scalars(alive) for name in queues}
+    if queue not in served:
+        others = f"; those alive serve {', '.join(sorted(served))}" if served else ""
+        raise NoWorker(f"no worker alive does this for the queue `{queue}`{others}: start one, or wait for it")
+
+
+def _require_room(session: Session, principal: Principal) -> None:
+    mine = sa.select(Errand.id).where(Errand.owner_id == principal.owner_id, Errand.end_time.is_(None))
+    if len(session.scalars(mine.limit(MAX_OPEN)).all()) == MAX_OPEN:
+        raise QuotaExceeded(
+            f"{MAX_OPEN} of your previews and generations are under way: wait for one", retry_after_seconds=10
+        )

@@ -1,0 +1,57 @@
+"""`errand KIND REQUEST`: short work outside of any run, in a process that ends with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from ppo_engine import runtime
+from ppo_engine.egress import Egress
+from ppo_engine.errands import Answer, ErrandKind, PreviewRequest
+from ppo_engine.errors import InvalidConfig
+from ppo_engine.events import Answered
+from ppo_engine.program.preview import preview_reward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What the caller lets an errand use."""
+
+    roots: Sequence[Path]
+    """Where paths of models resolve."""
+    runs: Path | None = None
+    """Folder of the run directories, for errands about a job."""
+    threads: int | None = None
+    egress: Egress = field(default_factory=Egress)
+
+
+def do_errand(kind: str, request: Path, setting: Setting) -> Answered:
+    """Do what a file asks for.
+
+    Raises:
+        EngineError: it cannot be done.
+    """
+    model, work = _WORK[ErrandKind(kind)]
+    try:
+        asked = model.model_validate_json(request.read_bytes())
+    except OSError as error:
+        raise InvalidConfig(f"{request} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise InvalidConfig("; ".join(problems)) from error
+    with runtime.memory_errors():
+        answer = work(asked, setting)
+    return Answered(answer=json.loads(answer.model_dump_json()))
+
+
+def _preview(asked: PreviewRequest, setting: Setting) -> Answer:
+    return preview_reward(asked, roots=setting.roots, egress=setting.egress, threads=setting.threads)
+
+
+_WORK: Mapping[ErrandKind, tuple[type[BaseModel], Callable[..., Answer]]] = {
+    ErrandKind.PREVIEW_REWARD: (PreviewRequest, _preview),
+}
