@@ -31,6 +31,10 @@ TABLE: dict[type[JobsError], Status] = {
     ),
     domain.InvalidSpec: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.INVALID_ARGUMENT, "Invalid spec"),
     domain.InvalidArgument: Status(HTTPStatus.BAD_REQUEST, StatusCode.INVALID_ARGUMENT, "Invalid parameter"),
+    domain.InvalidRequest: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.INVALID_ARGUMENT, "Invalid request"),
+    domain.NoWorker: Status(HTTPStatus.SERVICE_UNAVAILABLE, StatusCode.UNAVAILABLE, "No worker for this", 60),
+    domain.ErrandRefused: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.FAILED_PRECONDITION, "Cannot be done"),
+    domain.ErrandFailed: Status(HTTPStatus.BAD_GATEWAY, StatusCode.INTERNAL, "The engine failed", 60),
     domain.IdempotencyConflict: Status(
         HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.ALREADY_EXISTS, "Idempotency key used with another spec"
     ),

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from jobs.states import JobState
 from jobs.views import CheckpointView, JobEventView, JobView, LogsView, MetricsView, Page, SampleView
 from ppo_client import archive, settings, sse, updates
+from ppo_client.errands import Errands
 from ppo_client.errors import ClientError, DownloadError, ProtocolError, ServiceUnavailable, ServiceUnreachable
 from ppo_client.transport import RetryPolicy, Transport
 from ppo_client.updates import End, Update
@@ -33,7 +34,7 @@ class NoCheckpoint(ClientError):
     """The job has no such checkpoint."""
 
 
-class PPOClient:
+class PPOClient(Errands):
     """A connection to one service. Thread-safe; close it, or use it in a `with` block.
 
     All methods raise `ppo_client.errors.ApiError` (a refusal, with every reason) or `ServiceUnreachable` after

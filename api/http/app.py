@@ -13,6 +13,7 @@ from api.context import Context
 from api.http import (
     catalogue_routes,
     checkpoint_routes,
+    errand_routes,
     errors,
     job_routes,
     operations_routes,
@@ -23,12 +24,14 @@ from api.live_jobs import LiveJobs
 from api.meters import ServiceState
 from jobs import service
 from jobs.spec import JobSpec
+from ppo_engine.errands import PreviewRequest
 
 _ROUTERS = (
     job_routes.router,
     progress_routes.router,
     checkpoint_routes.router,
     catalogue_routes.router,
+    errand_routes.router,
     operations_routes.router,
 )
 _REF = "#/components/schemas/{model}"
@@ -69,7 +72,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         components = document.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
-        for model in (JobSpec, errors.ProblemDetails):
+        for model in (JobSpec, PreviewRequest, errors.ProblemDetails):
             schema = model.model_json_schema(ref_template=_REF)
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema

@@ -20,11 +20,16 @@ _PREFIX = "JOB_STATE_"
 
 
 def spec_document(spec: pb.JobSpec) -> dict[str, Any]:
-    """The spec as the JSON it stands for: only fields that are present, whole numbers as numbers.
+    """The spec as the JSON it stands for."""
+    return document(spec)
+
+
+def document(message: Message) -> dict[str, Any]:
+    """A body as the JSON it stands for: only fields that are present, whole numbers as numbers.
 
     Protobuf's own JSON writes 64-bit integers as text, which the spec's strict types refuse.
     """
-    return {field.name: _plain(field, value) for field, value in spec.ListFields()}
+    return {field.name: _plain(field, value) for field, value in message.ListFields()}
 
 
 def _plain(field: Any, value: Any) -> Any:
@@ -39,7 +44,7 @@ def _plain_one(value: Any) -> Any:
     if isinstance(value, struct_pb2.Struct):
         return json_format.MessageToDict(value)
     if isinstance(value, Message):
-        return {field.name: _plain(field, item) for field, item in value.ListFields()}
+        return document(value)
     return value
 
 

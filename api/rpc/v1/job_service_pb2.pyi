@@ -1355,6 +1355,523 @@ class DownloadCheckpointResponse(_message.Message):
 Global___DownloadCheckpointResponse: _TypeAlias = DownloadCheckpointResponse  # noqa: Y015
 
 @_typing.final
+class Errand(_message.Message):
+    """--- errands: engine work while the caller waits ---
+
+    Engine work outside of any run. Once it has succeeded, the field of its kind holds the answer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    TRIES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    PREVIEW_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    kind: _builtins.str
+    state: _builtins.str
+    """waiting, running, succeeded or failed."""
+    done: _builtins.bool
+    tries: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___JobError: ...
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def preview(self) -> Global___RewardPreview: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        state: _builtins.str = ...,
+        done: _builtins.bool = ...,
+        tries: _builtins.int = ...,
+        error: Global___JobError | None = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        preview: Global___RewardPreview | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "preview", b"preview", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "id", b"id", "kind", b"kind", "preview", b"preview", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Errand: _TypeAlias = Errand  # noqa: Y015
+
+@_typing.final
+class PreviewRewardRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    timeout_seconds: _builtins.float
+    """Longest wait for the answer, at most 120; 60 when absent."""
+    @_builtins.property
+    def request(self) -> Global___PreviewRequest: ...
+    def __init__(
+        self,
+        *,
+        request: Global___PreviewRequest | None = ...,
+        timeout_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "request", b"request", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "request", b"request", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__timeout_seconds: _TypeAlias = _typing.Literal["timeout_seconds"]  # noqa: Y015
+    _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_seconds) -> _WhichOneofReturnType__timeout_seconds | None: ...
+
+Global___PreviewRewardRequest: _TypeAlias = PreviewRewardRequest  # noqa: Y015
+
+@_typing.final
+class PreviewRewardResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERRAND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def errand(self) -> Global___Errand:
+        """Not done where the answer did not come in time: GetErrand has it later."""
+
+    def __init__(
+        self,
+        *,
+        errand: Global___Errand | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviewRewardResponse: _TypeAlias = PreviewRewardResponse  # noqa: Y015
+
+@_typing.final
+class GetErrandRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERRAND_ID_FIELD_NUMBER: _builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    errand_id: _builtins.str
+    timeout_seconds: _builtins.float
+    """As above."""
+    def __init__(
+        self,
+        *,
+        errand_id: _builtins.str = ...,
+        timeout_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "errand_id", b"errand_id", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__timeout_seconds: _TypeAlias = _typing.Literal["timeout_seconds"]  # noqa: Y015
+    _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_seconds) -> _WhichOneofReturnType__timeout_seconds | None: ...
+
+Global___GetErrandRequest: _TypeAlias = GetErrandRequest  # noqa: Y015
+
+@_typing.final
+class GetErrandResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERRAND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def errand(self) -> Global___Errand: ...
+    def __init__(
+        self,
+        *,
+        errand: Global___Errand | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetErrandResponse: _TypeAlias = GetErrandResponse  # noqa: Y015
+
+@_typing.final
+class PreviewRequest(_message.Message):
+    """The rewards of a spec, and texts to try them on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REWARDS_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    @_builtins.property
+    def rewards(self) -> _containers.RepeatedCompositeFieldContainer[Global___RewardComponent]: ...
+    @_builtins.property
+    def texts(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreviewText]: ...
+    def __init__(
+        self,
+        *,
+        rewards: _abc.Iterable[Global___RewardComponent] | None = ...,
+        texts: _abc.Iterable[Global___PreviewText] | None = ...,
+        queue: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "queue", b"queue", "rewards", b"rewards", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
+
+Global___PreviewRequest: _TypeAlias = PreviewRequest  # noqa: Y015
+
+@_typing.final
+class PreviewText(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPT_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    prompt: _builtins.str
+    response: _builtins.str
+    @_builtins.property
+    def record(self) -> _struct_pb2.Struct: ...
+    def __init__(
+        self,
+        *,
+        prompt: _builtins.str | None = ...,
+        response: _builtins.str | None = ...,
+        record: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt", b"_prompt", "_response", b"_response", "prompt", b"prompt", "record", b"record", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt", b"_prompt", "_response", b"_response", "prompt", b"prompt", "record", b"record", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__prompt: _TypeAlias = _typing.Literal["prompt"]  # noqa: Y015
+    _WhichOneofArgType__prompt: _TypeAlias = _typing.Literal["_prompt", b"_prompt"]  # noqa: Y015
+    _WhichOneofReturnType__response: _TypeAlias = _typing.Literal["response"]  # noqa: Y015
+    _WhichOneofArgType__response: _TypeAlias = _typing.Literal["_response", b"_response"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt) -> _WhichOneofReturnType__prompt | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response) -> _WhichOneofReturnType__response | None: ...
+
+Global___PreviewText: _TypeAlias = PreviewText  # noqa: Y015
+
+@_typing.final
+class RewardPreview(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXTS_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    COMPONENTS_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    texts: _builtins.int
+    groups: _builtins.int
+    """Prompts with more than one response."""
+    seconds: _builtins.float
+    @_builtins.property
+    def total(self) -> Global___Spread:
+        """Of the weighted sum."""
+
+    @_builtins.property
+    def components(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComponentPreview]: ...
+    @_builtins.property
+    def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___TextScore]: ...
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]: ...
+    def __init__(
+        self,
+        *,
+        texts: _builtins.int = ...,
+        groups: _builtins.int = ...,
+        total: Global___Spread | None = ...,
+        components: _abc.Iterable[Global___ComponentPreview] | None = ...,
+        scores: _abc.Iterable[Global___TextScore] | None = ...,
+        findings: _abc.Iterable[Global___Finding] | None = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["components", b"components", "findings", b"findings", "groups", b"groups", "scores", b"scores", "seconds", b"seconds", "texts", b"texts", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RewardPreview: _TypeAlias = RewardPreview  # noqa: Y015
+
+@_typing.final
+class ComponentPreview(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
+    SCORED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
+    REPEAT_DIFFERENCE_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    weight: _builtins.float
+    shadow: _builtins.bool
+    scored: _builtins.int
+    failed: _builtins.int
+    error: _builtins.str
+    """Why it scored nothing at all."""
+    repeat_difference: _builtins.float
+    """Largest difference of a text's value between two scorings."""
+    seconds: _builtins.float
+    @_builtins.property
+    def spread(self) -> Global___Spread: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        weight: _builtins.float = ...,
+        shadow: _builtins.bool = ...,
+        scored: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        error: _builtins.str | None = ...,
+        spread: Global___Spread | None = ...,
+        repeat_difference: _builtins.float | None = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_repeat_difference", b"_repeat_difference", "error", b"error", "repeat_difference", b"repeat_difference", "spread", b"spread"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_repeat_difference", b"_repeat_difference", "error", b"error", "failed", b"failed", "name", b"name", "repeat_difference", b"repeat_difference", "scored", b"scored", "seconds", b"seconds", "shadow", b"shadow", "spread", b"spread", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    _WhichOneofReturnType__repeat_difference: _TypeAlias = _typing.Literal["repeat_difference"]  # noqa: Y015
+    _WhichOneofArgType__repeat_difference: _TypeAlias = _typing.Literal["_repeat_difference", b"_repeat_difference"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repeat_difference) -> _WhichOneofReturnType__repeat_difference | None: ...
+
+Global___ComponentPreview: _TypeAlias = ComponentPreview  # noqa: Y015
+
+@_typing.final
+class Spread(_message.Message):
+    """How a reward's values lie, and signs that it teaches little."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class QuantilesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    MEAN_FIELD_NUMBER: _builtins.int
+    STD_FIELD_NUMBER: _builtins.int
+    MINIMUM_FIELD_NUMBER: _builtins.int
+    MAXIMUM_FIELD_NUMBER: _builtins.int
+    QUANTILES_FIELD_NUMBER: _builtins.int
+    HISTOGRAM_FIELD_NUMBER: _builtins.int
+    SHARE_AT_MINIMUM_FIELD_NUMBER: _builtins.int
+    SHARE_AT_MAXIMUM_FIELD_NUMBER: _builtins.int
+    LENGTH_CORRELATION_FIELD_NUMBER: _builtins.int
+    ZERO_SPREAD_SHARE_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    mean: _builtins.float
+    std: _builtins.float
+    minimum: _builtins.float
+    maximum: _builtins.float
+    share_at_minimum: _builtins.float
+    share_at_maximum: _builtins.float
+    length_correlation: _builtins.float
+    zero_spread_share: _builtins.float
+    @_builtins.property
+    def quantiles(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """p05, p25, p50, p75, p95."""
+
+    @_builtins.property
+    def histogram(self) -> Global___Histogram: ...
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        mean: _builtins.float = ...,
+        std: _builtins.float = ...,
+        minimum: _builtins.float = ...,
+        maximum: _builtins.float = ...,
+        quantiles: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        histogram: Global___Histogram | None = ...,
+        share_at_minimum: _builtins.float = ...,
+        share_at_maximum: _builtins.float = ...,
+        length_correlation: _builtins.float | None = ...,
+        zero_spread_share: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_length_correlation", b"_length_correlation", "_zero_spread_share", b"_zero_spread_share", "histogram", b"histogram", "length_correlation", b"length_correlation", "zero_spread_share", b"zero_spread_share"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length_correlation", b"_length_correlation", "_zero_spread_share", b"_zero_spread_share", "count", b"count", "histogram", b"histogram", "length_correlation", b"length_correlation", "maximum", b"maximum", "mean", b"mean", "minimum", b"minimum", "quantiles", b"quantiles", "share_at_maximum", b"share_at_maximum", "share_at_minimum", b"share_at_minimum", "std", b"std", "zero_spread_share", b"zero_spread_share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__length_correlation: _TypeAlias = _typing.Literal["length_correlation"]  # noqa: Y015
+    _WhichOneofArgType__length_correlation: _TypeAlias = _typing.Literal["_length_correlation", b"_length_correlation"]  # noqa: Y015
+    _WhichOneofReturnType__zero_spread_share: _TypeAlias = _typing.Literal["zero_spread_share"]  # noqa: Y015
+    _WhichOneofArgType__zero_spread_share: _TypeAlias = _typing.Literal["_zero_spread_share", b"_zero_spread_share"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__length_correlation) -> _WhichOneofReturnType__length_correlation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__zero_spread_share) -> _WhichOneofReturnType__zero_spread_share | None: ...
+
+Global___Spread: _TypeAlias = Spread  # noqa: Y015
+
+@_typing.final
+class Histogram(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EDGES_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def edges(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        edges: _abc.Iterable[_builtins.float] | None = ...,
+        counts: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "edges", b"edges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Histogram: _TypeAlias = Histogram  # noqa: Y015
+
+@_typing.final
+class TextScore(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ComponentsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ErrorsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    COMPONENTS_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    total: _builtins.float
+    @_builtins.property
+    def components(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def errors(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        total: _builtins.float | None = ...,
+        components: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        errors: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_total", b"_total", "components", b"components", "errors", b"errors", "index", b"index", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__total: _TypeAlias = _typing.Literal["total"]  # noqa: Y015
+    _WhichOneofArgType__total: _TypeAlias = _typing.Literal["_total", b"_total"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total) -> _WhichOneofReturnType__total | None: ...
+
+Global___TextScore: _TypeAlias = TextScore  # noqa: Y015
+
+@_typing.final
+class Finding(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    COMPONENT_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    component: _builtins.str
+    """Absent: the weighted sum."""
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        component: _builtins.str | None = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_component", b"_component", "component", b"component"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_component", b"_component", "code", b"code", "component", b"component", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__component: _TypeAlias = _typing.Literal["component"]  # noqa: Y015
+    _WhichOneofArgType__component: _TypeAlias = _typing.Literal["_component", b"_component"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__component) -> _WhichOneofReturnType__component | None: ...
+
+Global___Finding: _TypeAlias = Finding  # noqa: Y015
+
+@_typing.final
 class JobSpec(_message.Message):
     """--- the spec: the same shape as its JSON (GET /v1/schemas/job describes every field). No defaults here: an absent field
     takes the service's default. Choices of one word are strings, as in JSON. ---

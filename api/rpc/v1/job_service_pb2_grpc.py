@@ -94,6 +94,16 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointResponse.FromString,
                 _registered_method=True)
+        self.PreviewReward = channel.unary_unary(
+                '/ppo.v1.JobService/PreviewReward',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardResponse.FromString,
+                _registered_method=True)
+        self.GetErrand = channel.unary_unary(
+                '/ppo.v1.JobService/GetErrand',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -185,6 +195,20 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PreviewReward(self, request, context):
+        """Scores given texts with the rewards of a spec, before any training.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetErrand(self, request, context):
+        """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -247,6 +271,16 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.DownloadCheckpoint,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointResponse.SerializeToString,
+            ),
+            'PreviewReward': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreviewReward,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardResponse.SerializeToString,
+            ),
+            'GetErrand': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetErrand,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -573,6 +607,60 @@ class JobService:
             '/ppo.v1.JobService/DownloadCheckpoint',
             api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreviewReward(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/PreviewReward',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetErrand(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/GetErrand',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandResponse.FromString,
             options,
             channel_credentials,
             insecure,

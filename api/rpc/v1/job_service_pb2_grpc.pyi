@@ -62,6 +62,10 @@ class JobServiceStub:
     """Returns the checkpoints that can be downloaded, oldest first."""
     DownloadCheckpoint: _grpc.UnaryStreamMultiCallable[_job_service_pb2.DownloadCheckpointRequest, _job_service_pb2.DownloadCheckpointResponse]
     """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
+    PreviewReward: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PreviewRewardRequest, _job_service_pb2.PreviewRewardResponse]
+    """Scores given texts with the rewards of a spec, before any training."""
+    GetErrand: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetErrandRequest, _job_service_pb2.GetErrandResponse]
+    """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -93,6 +97,10 @@ class JobServiceAsyncStub(JobServiceStub):
     """Returns the checkpoints that can be downloaded, oldest first."""
     DownloadCheckpoint: _aio.UnaryStreamMultiCallable[_job_service_pb2.DownloadCheckpointRequest, _job_service_pb2.DownloadCheckpointResponse]  # type: ignore[assignment]
     """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
+    PreviewReward: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PreviewRewardRequest, _job_service_pb2.PreviewRewardResponse]  # type: ignore[assignment]
+    """Scores given texts with the rewards of a spec, before any training."""
+    GetErrand: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetErrandRequest, _job_service_pb2.GetErrandResponse]  # type: ignore[assignment]
+    """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -193,5 +201,21 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.DownloadCheckpointResponse], _abc.AsyncIterator[_job_service_pb2.DownloadCheckpointResponse]]:
         """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
+
+    @_abc_1.abstractmethod
+    def PreviewReward(
+        self,
+        request: _job_service_pb2.PreviewRewardRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.PreviewRewardResponse, _abc.Awaitable[_job_service_pb2.PreviewRewardResponse]]:
+        """Scores given texts with the rewards of a spec, before any training."""
+
+    @_abc_1.abstractmethod
+    def GetErrand(
+        self,
+        request: _job_service_pb2.GetErrandRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.GetErrandResponse, _abc.Awaitable[_job_service_pb2.GetErrandResponse]]:
+        """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

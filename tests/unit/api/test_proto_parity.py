@@ -16,9 +16,11 @@ from pydantic import BaseModel
 
 from api.rpc import convert
 from api.rpc.v1 import job_service_pb2 as pb
+from jobs.errand_views import ErrandView
 from jobs.spec import JobSpec, parse_spec, spec_hash
 from jobs.states import JobState
 from jobs.views import JobError, JobEventView, JobView, Progress, Queue
+from ppo_engine.errands import ComponentPreview, Finding, PreviewRequest, RewardPreview, Spread, TextScore
 from tests.support.specs import spec_document
 
 STRUCT = "google.protobuf.Struct"
@@ -84,6 +86,11 @@ def test_the_spec_has_the_same_fields_and_types_in_json_and_proto():
     assert list(differences(JobSpec, pb.JobSpec.DESCRIPTOR)) == []
 
 
+@pytest.mark.parametrize(("model", "message"), [(PreviewRequest, pb.PreviewRequest)])
+def test_what_an_errand_asks_has_the_same_fields_and_types(model: type[BaseModel], message: Any):
+    assert list(differences(model, message.DESCRIPTOR)) == []
+
+
 def test_the_walk_notices_a_missing_field_on_either_side():
     class Extra(JobSpec):
         invented: int = 0
@@ -100,6 +107,12 @@ def test_the_walk_notices_a_missing_field_on_either_side():
         (JobError, pb.JobError),
         (Progress, pb.Progress),
         (Queue, pb.Queue),
+        (ErrandView, pb.Errand),
+        (RewardPreview, pb.RewardPreview),
+        (ComponentPreview, pb.ComponentPreview),
+        (Spread, pb.Spread),
+        (TextScore, pb.TextScore),
+        (Finding, pb.Finding),
     ],
 )
 def test_what_comes_back_has_the_same_fields(view: type[BaseModel], message: Any):

@@ -1,0 +1,95 @@
+"""Engine work while the caller waits: previews of rewards."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response as Answer
+from pydantic import Field
+
+from api import errors as door
+from api.errands import DEFAULT_WAIT_SECONDS, MAX_WAIT_SECONDS, asked, waited
+from api.http.body import json_object
+from api.http.deps import Caller, Ctx
+from api.http.errors import Responses, responses
+from api.http.queries import Query as Parameters
+from jobs import errors as domain
+from jobs.errand_views import ErrandView
+from jobs.previews import ask_preview
+
+router = APIRouter(prefix="/v1", tags=["errands"])
+
+_ASKED = (
+    door.MalformedBody,
+    domain.InvalidArgument,
+    domain.Unauthenticated,
+    door.HostNotAllowed,
+    door.BodyTimeout,
+    door.BodyTooLarge,
+    door.UnsupportedMediaType,
+    domain.InvalidRequest,
+    domain.QuotaExceeded,
+    domain.NoWorker,
+    domain.ErrandRefused,
+    domain.ErrandFailed,
+)
+_LATER: Responses = {
+    202: {"description": "Not done yet: `Location` is where the answer will be.", "model": ErrandView},
+}
+
+
+class WaitQuery(Parameters):
+    """How long to wait."""
+
+    timeout: float = Field(
+        DEFAULT_WAIT_SECONDS, ge=0, le=MAX_WAIT_SECONDS, description="Longest wait for the answer, seconds."
+    )
+
+
+Wait = Annotated[WaitQuery, Query()]
+Body = Annotated[dict[str, Any], Depends(json_object)]
+
+
+@router.post(
+    "/rewards/preview",
+    response_model=ErrandView,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/PreviewRequest"}}},
+        }
+    },
+    responses={**_LATER, **responses(*_ASKED)},
+)
+async def preview_reward(context: Ctx, caller: Caller, document: Body, query: Wait) -> Answer:
+    """Score up to 256 texts with the rewards of a spec, before any training.
+
+    Every component is built and asked as a run would ask it, twice. The answer has each text's values; how they lie
+    (quantiles, histogram, the share at either end); the share of prompts whose responses all got the same value; the
+    correlation with the length; how far the second scoring differs; and findings in words.
+    """
+    ask = partial(ask_preview, context.db, caller, document, roots=context.settings.model_roots)
+    return _shown(await asked(context, caller, ask, query.timeout))
+
+
+@router.get(
+    "/errands/{errand_id}",
+    response_model=ErrandView,
+    responses={
+        **_LATER,
+        **responses(domain.InvalidArgument, domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound),
+    },
+)
+async def get_errand(context: Ctx, caller: Caller, errand_id: str, query: Wait) -> Answer:
+    """Wait for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
+    return _shown(await waited(context, caller, errand_id, query.timeout))
+
+
+def _shown(view: ErrandView) -> Answer:
+    headers = {"Location": f"/v1/errands/{view.id}", "Cache-Control": "no-store"}
+    if not view.done:
+        headers["Retry-After"] = "1"
+    status_code = 200 if view.done else 202
+    return Answer(view.model_dump_json(by_alias=True), status_code, headers, media_type="application/json")

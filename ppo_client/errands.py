@@ -1,0 +1,75 @@
+"""Engine work that the service does while the client waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from jobs.errand_views import ErrandView
+from ppo_client.errors import ClientError
+from ppo_client.transport import Transport
+from ppo_engine.errands import RewardPreview
+
+_LOOK_SECONDS = 20.0
+"""Longest wait within one request: less than what the transport bears."""
+
+
+class ErrandTimeout(ClientError):
+    """The answer did not come in time; `errand_id` leads to it later."""
+
+    def __init__(self, message: str, errand_id: str) -> None:
+        super().__init__(message)
+        self.errand_id = errand_id
+
+
+class ErrandFailed(ClientError):
+    """The engine could not do what was asked."""
+
+
+class Errands:
+    """The part of `PPOClient` whose answers an engine has to work for."""
+
+    _http: Transport
+
+    def preview_reward(
+        self,
+        rewards: Sequence[Mapping[str, Any]],
+        texts: Sequence[Mapping[str, Any]],
+        *,
+        queue: str = "default",
+        timeout_seconds: float = 300.0,
+    ) -> RewardPreview:
+        """Score up to 256 texts (`prompt`, `response`, `record`) with the rewards of a spec.
+
+        Raises:
+            ErrandTimeout: not done after `timeout_seconds`.
+            ErrandFailed: the engine could not do it.
+        """
+        body = {"rewards": list(rewards), "texts": list(texts), "queue": queue}
+        done = self._errand("/v1/rewards/preview", body, timeout_seconds)
+        if done.preview is None:
+            raise ErrandFailed(_reason(done))
+        return done.preview
+
+    def errand(self, errand_id: str, *, wait_seconds: float = 0.0) -> ErrandView:
+        """An errand as it is, or once it has ended within `wait_seconds` (at most 20)."""
+        params = {"timeout": min(wait_seconds, _LOOK_SECONDS)}
+        return ErrandView.model_validate(self._http.json("GET", f"/v1/errands/{quote(errand_id)}", params=params))
+
+    def _errand(self, path: str, body: Any, timeout_seconds: float) -> ErrandView:
+        deadline = time.monotonic() + timeout_seconds
+        params = {"timeout": min(timeout_seconds, _LOOK_SECONDS)}
+        view = ErrandView.model_validate(self._http.json("POST", path, params=params, body=body))
+        while not view.done:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise ErrandTimeout(f"no answer after {timeout_seconds:g} s; {view.id} is {view.state}", view.id)
+            view = self.errand(view.id, wait_seconds=left)
+        return view
+
+
+def _reason(view: ErrandView) -> str:
+    error = view.error
+    return "the engine gave no answer" if error is None else f"{error.message} {error.suggestion}".strip()
