@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import Request
 
 from api.errors import BodyTimeout, BodyTooLarge, MalformedBody, UnsupportedMediaType
 from api.http.deps import Ctx
+from jobs import strict_json
 from jobs.errors import Problem
 
 
@@ -61,7 +61,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """
     try:
         text = body.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = strict_json.loads(text)
     except RecursionError as error:
         raise MalformedBody("the JSON is nested too deeply") from error
     except ValueError as error:
@@ -72,16 +72,3 @@ def parse_object(body: bytes) -> dict[str, Any]:
             problems=[Problem(pointer="", code="not_an_object", detail=f"this is a {type(value).__name__}")],
         )
     return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for name, item in pairs:
-        if name in value:
-            raise ValueError(f"the name `{name[:64]}` occurs twice in one object")
-        value[name] = item
-    return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
