@@ -54,6 +54,7 @@ class LimitsView(View):
     """What a request may ask for."""
 
     body_bytes: int
+    dataset_bytes: int
     page_size: int
 
 
@@ -94,7 +95,11 @@ def capabilities(settings: ApiSettings) -> CapabilitiesView:
             *(_metric(family.metric, family.prometheus_name) for family in FAMILIES),
         ],
         states=[StateView(name=state.value, terminal=state in TERMINAL) for state in JobState],
-        limits=LimitsView(body_bytes=settings.max_body_bytes, page_size=MAX_PAGE_SIZE),
+        limits=LimitsView(
+            body_bytes=settings.max_body_bytes,
+            dataset_bytes=settings.max_dataset_bytes,
+            page_size=MAX_PAGE_SIZE,
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from jobs.settings import DomainSettings
+from ppo_engine.config.data import MAX_FILE_BYTES
 
 
 class ApiSettings(DomainSettings):
@@ -21,7 +22,9 @@ class ApiSettings(DomainSettings):
     max_body_bytes: int = Field(1 << 20, ge=1024, le=64 << 20)
     """Largest request, bytes."""
     body_seconds: float = Field(30.0, gt=0)
-    """Longest time for a request's body to arrive."""
+    """Longest time for a request's body to arrive; of an upload, for its next part."""
+    max_dataset_bytes: int = Field(MAX_FILE_BYTES, ge=1024, le=MAX_FILE_BYTES)
+    """Largest uploaded dataset, bytes."""
     shutdown_seconds: float = Field(10.0, ge=0)
     """Time for requests in flight after SIGTERM."""
     api_threads: int = Field(20, ge=1, le=50)

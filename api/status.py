@@ -38,6 +38,12 @@ TABLE: dict[type[JobsError], Status] = {
     domain.IdempotencyConflict: Status(
         HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.ALREADY_EXISTS, "Idempotency key used with another spec"
     ),
+    domain.DatasetNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.NOT_FOUND, "No such dataset"),
+    domain.DatasetInUse: Status(HTTPStatus.CONFLICT, StatusCode.FAILED_PRECONDITION, "The dataset is in use"),
+    domain.DatasetTooLarge: Status(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, StatusCode.RESOURCE_EXHAUSTED, "Dataset too large"
+    ),
+    domain.InvalidDataset: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.INVALID_ARGUMENT, "Invalid dataset"),
     domain.Unauthenticated: Status(HTTPStatus.UNAUTHORIZED, StatusCode.UNAUTHENTICATED, "No usable API key"),
     domain.QuotaExceeded: Status(HTTPStatus.TOO_MANY_REQUESTS, StatusCode.RESOURCE_EXHAUSTED, "Too many jobs", 30),
     domain.Unavailable: Status(HTTPStatus.SERVICE_UNAVAILABLE, StatusCode.UNAVAILABLE, "Temporarily unavailable", 5),

@@ -91,6 +91,30 @@ class IdempotencyConflict(JobsError):
     code = "idempotency_conflict"
 
 
+class DatasetNotFound(JobsError):
+    """No such dataset, or not yours."""
+
+    code = "dataset_not_found"
+
+
+class DatasetInUse(JobsError):
+    """A job that has not ended needs the dataset: cancel the job, or wait for its end."""
+
+    code = "dataset_in_use"
+
+
+class DatasetTooLarge(JobsError):
+    """The dataset is larger than this service takes; `GET /v1/capabilities` says how much that is."""
+
+    code = "dataset_too_large"
+
+
+class InvalidDataset(JobsError):
+    """Rows of the dataset cannot be used; `errors` says which, and why."""
+
+    code = "invalid_dataset"
+
+
 class Unauthenticated(JobsError):
     """No usable API key."""
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-import secrets
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobs.auth import Principal
 from jobs.clock import db_time
+from jobs.dataset_use import dataset_problems, hold_datasets
 from jobs.db import Database
 from jobs.errors import IdempotencyConflict, IllegalTransition, InvalidArgument
 from jobs.fleet import LiveJob, WorkerRow, count_by_state, live_metrics, queue_ages, workers
@@ -30,7 +27,9 @@ from jobs.history import (
     owned,
     samples,
 )
+from jobs.ids import sortable_id
 from jobs.job_view import job_view, job_views
+from jobs.paging import id_before, token_behind
 from jobs.reports import CANCEL_REQUESTED
 from jobs.sources import check_sources
 from jobs.spec import JobSpec, spec_hash
@@ -61,16 +60,9 @@ __all__ = [
 ]
 
 MAX_PAGE_SIZE = 500
-_BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
 _JOB_ID = re.compile(r"job_[0-9a-hjkmnp-tv-z]{26}")
 _LABEL = sa.insert(JobLabel.__table__)  # type: ignore[arg-type]
 _REQUEST_ID = re.compile(r"[!-~]{1,255}")
-
-
-def new_job_id() -> str:
-    """`job_` and 26 characters that sort by the time they were made: 52 bits of microseconds, 78 of chance."""
-    number = (time.time_ns() // 1000) << 78 | secrets.randbits(78)
-    return "job_" + "".join(_BASE32[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 # --- submit -------------------------------------------------------------------------------------------------------
@@ -82,7 +74,7 @@ def submit(
     """Accept a job; the flag says whether it was created now or by an earlier request with this `request_id`.
 
     Raises:
-        InvalidSpec: a path in the spec is not under `roots`.
+        InvalidSpec: a path in the spec is not under `roots`, or a dataset is not there or not fit.
         IdempotencyConflict: `request_id` came with another spec before.
     """
     if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
@@ -90,7 +82,7 @@ def submit(
     earlier = _earlier(db, principal, spec, request_id)
     if earlier is not None:
         return earlier, False
-    check_sources(spec, roots)
+    check_sources(spec, roots, dataset_problems(db, principal, spec))
     try:
         return _create(db, principal, spec, request_id), True
     except IntegrityError:
@@ -115,7 +107,7 @@ def _earlier(db: Database, principal: Principal, spec: JobSpec, request_id: str 
 
 def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str | None) -> JobView:
     row = {
-        "id": new_job_id(),
+        "id": sortable_id("job"),
         "owner_id": principal.owner_id,
         "request_id": request_id,
         "name": spec.name,
@@ -131,6 +123,7 @@ def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str |
         labels = [{"job_id": job.id, "key": key, "value": value} for key, value in spec.labels.items()]
         if labels:
             session.execute(_LABEL, labels)
+        hold_datasets(session, principal, job.id, spec)
         return job_view(session, job)
 
 
@@ -162,25 +155,11 @@ def list_jobs(
         found = sa.select(JobLabel.job_id).where(JobLabel.key == key, JobLabel.value == value)
         query = query.where(Job.id.in_(found))
     if page_token is not None:
-        query = query.where(Job.id < _after(page_token))
+        query = query.where(Job.id < id_before(page_token, _JOB_ID))
     with db.read() as session:
         rows = list(session.scalars(query.order_by(Job.id.desc()).limit(size + 1)))
-        token = _page_token(rows[size - 1].id) if len(rows) > size else None
+        token = token_behind(rows[size - 1].id) if len(rows) > size else None
         return Page[JobView](items=job_views(session, rows[:size]), next_page_token=token)
-
-
-def _page_token(job_id: str) -> str:
-    return base64.urlsafe_b64encode(job_id.encode()).decode().rstrip("=")
-
-
-def _after(page_token: str) -> str:
-    try:
-        job_id = base64.urlsafe_b64decode(page_token + "=" * (-len(page_token) % 4)).decode("ascii")
-    except (binascii.Error, ValueError):
-        job_id = ""
-    if not _JOB_ID.fullmatch(job_id):
-        raise InvalidArgument("page_token is not one that this service gave out")
-    return job_id
 
 
 # --- verbs --------------------------------------------------------------------------------------------------------

@@ -27,15 +27,19 @@ class DomainSettings(BaseSettings):
         default_factory=lambda data: [data["home"] / "models"],
         description="Folders under which a spec may name models and prompt files, separated like PATH.",
     )
+    datasets_dir: Path = Field(
+        default_factory=lambda data: data["home"] / "datasets",
+        description="Folder of the uploaded datasets: the front door writes it, workers read it.",
+    )
     key_pepper: SecretStr = Field(
         SecretStr(""), description="Secret mixed into the stored hashes of API keys; another pepper voids all keys."
     )
 
-    @field_validator("home")
+    @field_validator("home", "datasets_dir")
     @classmethod
-    def _absolute(cls, home: Path) -> Path:
+    def _absolute(cls, folder: Path) -> Path:
         """Processes with other working directories must mean the same folder."""
-        return home.expanduser().resolve()
+        return folder.expanduser().resolve()
 
     @field_validator("model_roots", mode="before")
     @classmethod

@@ -9,14 +9,14 @@ from jobs.errors import Problem
 from jobs.plain import Loc, pointer
 from jobs.problems import shown
 from jobs.spec import JobSpec, invalid_spec
-from ppo_engine.config import ModelSource, PromptsConfig, RewardComponent
+from ppo_engine.config import ModelSource, RewardComponent
 from ppo_engine.sources import SourceError, resolve
 
 
-def check_sources(spec: JobSpec, roots: Sequence[Path]) -> None:
-    """Raise InvalidSpec with every path that cannot be used."""
+def check_sources(spec: JobSpec, roots: Sequence[Path], datasets: Sequence[Problem] = ()) -> None:
+    """Raise InvalidSpec with every path that cannot be used, and the problems of its `datasets`."""
     places = (("model", _models(spec)), ("adapter", _adapters(spec)), ("file", _files(spec)))
-    problems = [problem for kind, found in places for problem in _unusable(kind, found, roots)]
+    problems = [*datasets, *(problem for kind, found in places for problem in _unusable(kind, found, roots))]
     if problems:
         raise invalid_spec(problems)
 
@@ -59,13 +59,8 @@ def _local(loc: Loc, source: ModelSource | None) -> Iterator[tuple[Loc, str]]:
 
 def _files(spec: JobSpec) -> Iterator[tuple[Loc, str]]:
     """Place and path of every file of prompts or texts."""
-    places: list[tuple[Loc, PromptsConfig | None]] = [
-        (("prompts",), spec.prompts),
-        (("ptx", "texts"), spec.ptx.texts if spec.ptx else None),
-        (("evaluation", "prompts"), spec.evaluation.prompts if spec.evaluation else None),
-    ]
-    for loc, prompts in places:
-        if prompts is not None and prompts.file is not None:
+    for loc, prompts in spec.prompt_sets():
+        if prompts.file is not None:
             yield (*loc, "file", "path"), prompts.file.path
 
 

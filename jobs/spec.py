@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
 from jobs.errors import InvalidSpec, Problem
+from jobs.plain import Loc
 from jobs.problems import check
 from ppo_engine.config import (
     PRESETS,
@@ -17,6 +18,8 @@ from ppo_engine.config import (
     Config,
     CrossCheck,
     Name,
+    PromptFile,
+    PromptsConfig,
     ResourcesConfig,
     RewardComponent,
     TrainConfig,
@@ -61,7 +64,20 @@ class JobSpec(TrainConfig):
         """The part that the engine reads."""
         resources = {name: getattr(self.resources, name) for name in ResourcesConfig.model_fields}
         parts = {name: getattr(self, name) for name in TrainConfig.model_fields}
+        parts["prompts"] = _from_file(self.prompts)
+        if self.ptx is not None:
+            parts["ptx"] = self.ptx.model_copy(update={"texts": _from_file(self.ptx.texts)})
+        if self.evaluation is not None:
+            parts["evaluation"] = self.evaluation.model_copy(update={"prompts": _from_file(self.evaluation.prompts)})
         return TrainConfig(**{**parts, "resources": ResourcesConfig(**resources)})
+
+    def prompt_sets(self) -> Iterator[tuple[Loc, PromptsConfig]]:
+        """Place and value of every set of prompts or texts."""
+        yield ("prompts",), self.prompts
+        if self.ptx is not None:
+            yield ("ptx", "texts"), self.ptx.texts
+        if self.evaluation is not None:
+            yield ("evaluation", "prompts"), self.evaluation.prompts
 
     def document(self) -> dict[str, Any]:
         """The spec as JSON, preset and defaults filled in and unused alternatives left out.
@@ -72,6 +88,19 @@ class JobSpec(TrainConfig):
         if self.ppo.preset is not None:
             _keep_nulls(document, PRESETS[self.ppo.preset].fragment)
         return document
+
+
+def dataset_file(dataset_id: str) -> str:
+    """Name of a dataset's rows in the folder of datasets, which is a root of every engine."""
+    return f"{dataset_id}.jsonl"
+
+
+def _from_file(prompts: PromptsConfig) -> PromptsConfig:
+    """The same prompts as the engine reads them, which knows files and no datasets."""
+    if prompts.dataset is None:
+        return prompts
+    file = PromptFile(path=dataset_file(prompts.dataset.id), field=prompts.dataset.field)
+    return prompts.model_copy(update={"dataset": None, "file": file})
 
 
 def parse_spec(data: Any) -> JobSpec:

@@ -47,6 +47,7 @@ class Base(DeclarativeBase):
         dict[str, Any]: Json,
         dict[str, float]: Json,
         list[str]: Json,
+        list[dict[str, Any]]: Json,
         str: sa.Text,
         int: sa.BigInteger,
         float: sa.Double,
@@ -243,6 +244,38 @@ class JobCheckpoint(Base):
     score: Mapped[float | None]
     """Value of the metric that ranks checkpoints, larger is better; None: not ranked."""
     create_time: Mapped[datetime] = _now()
+
+
+class Dataset(Base):
+    """An uploaded dataset; its rows are in a file of `datasets_dir`."""
+
+    __tablename__ = "datasets"
+    __table_args__ = (
+        UniqueConstraint("owner_id", "sha256", "format"),
+        Index("ix_datasets_owner_id_id", "owner_id", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    owner_id: Mapped[str] = mapped_column(String(128))
+    name: Mapped[str] = mapped_column(String(128))
+    format: Mapped[str] = mapped_column(String(16))
+    sha256: Mapped[str] = mapped_column(String(64))
+    """Of the file as it was uploaded."""
+    size_bytes: Mapped[int]
+    rows: Mapped[int]
+    columns: Mapped[list[dict[str, Any]]]
+    create_time: Mapped[datetime] = _now()
+
+
+class JobDataset(Base):
+    """A dataset that a job's spec names."""
+
+    __tablename__ = "job_datasets"
+
+    job_id: Mapped[str] = _job_id()
+    dataset_id: Mapped[str] = mapped_column(
+        String(40), ForeignKey("datasets.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
 
 
 class ApiKey(Base):

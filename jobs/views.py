@@ -146,6 +146,38 @@ class CheckpointView(View):
     links: dict[str, str]
 
 
+class ColumnView(View):
+    """What the rows of a dataset hold under one name."""
+
+    name: str
+    kinds: list[str]
+    """Of text, number, boolean, null, list, object: those that occur."""
+    rows: int
+    """Rows that have it."""
+    longest_characters: int
+    """Of its texts, or of the messages of its conversations."""
+    first_row_not_text: int | None = None
+    """The first row, from 1, without a text in it; None: it can be a prompt everywhere."""
+    first_row_not_chat: int | None = None
+    """The first row with neither a text nor a list of messages."""
+
+
+class DatasetView(View):
+    """An uploaded dataset. `size_bytes` and `sha256` are those of the file as it was uploaded."""
+
+    id: str
+    name: str
+    format: str
+    rows: int
+    columns: list[ColumnView]
+    size_bytes: int
+    sha256: str
+    create_time: datetime
+    preview: list[dict[str, Any]] = []
+    """The first rows, long values cut; only where one dataset was asked for."""
+    links: dict[str, str]
+
+
 class LogsView(View):
     """The end of an attempt's log."""
 

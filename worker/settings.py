@@ -143,16 +143,16 @@ class WorkerSettings(DomainSettings):
         """What follows `engine_command run`."""
         resume = ["--resume", str(run_dir.root / checkpoint)] if checkpoint else []
         how = ["--attempt", str(attempt), "--threads", str(threads), "--keep-checkpoints"]
-        return [str(run_dir.spec), "--out", str(run_dir.root), *how, *resume, *self._sources()]
+        return [str(run_dir.spec), "--out", str(run_dir.root), *how, *resume, *self._sources(self.datasets_dir)]
 
     def errand_arguments(self, kind: str, request: Path) -> list[str]:
         """What follows `engine_command errand`."""
         how = ["--runs", str(self.runs_dir), "--threads", str(self.threads_per_engine)]
         return [kind, str(request), *how, *self._sources()]
 
-    def _sources(self) -> list[str]:
-        """What an engine may read and call."""
-        roots = [part for root in self.model_roots for part in ("--root", str(root))]
+    def _sources(self, *folders: Path) -> list[str]:
+        """What an engine may read and call; `folders` beside the model roots."""
+        roots = [part for root in [*self.model_roots, *folders] for part in ("--root", str(root))]
         hosts = [part for host in self.reward_hosts for part in ("--reward-host", host)]
         token = ["--reward-token-file", str(self.reward_token_file.resolve())] if self.reward_token_file else []
         return [*roots, *hosts, *token]

@@ -13,6 +13,7 @@ from api.context import Context
 from api.http import (
     catalogue_routes,
     checkpoint_routes,
+    dataset_routes,
     errand_routes,
     errors,
     job_routes,
@@ -30,6 +31,7 @@ _ROUTERS = (
     job_routes.router,
     progress_routes.router,
     checkpoint_routes.router,
+    dataset_routes.router,
     catalogue_routes.router,
     errand_routes.router,
     operations_routes.router,

@@ -61,6 +61,26 @@ def _no_value(label: str) -> Problem:
     return Problem(pointer="/label", code="bad_format", detail="must be written `key=value`", given=label[:80])
 
 
+class PageQuery(Query):
+    """Which page of a list."""
+
+    page_size: int = Field(
+        50, ge=1, description=f"Items per page; more than {MAX_PAGE_SIZE} counts as {MAX_PAGE_SIZE}."
+    )
+    page_token: str | None = Field(None, description="`next_page_token` of the page before.")
+
+
+class DatasetQuery(Query):
+    """What an uploaded dataset is called."""
+
+    name: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="A name for people. Default: the form's file name. Its end says the format where no type does.",
+    )
+
+
 class EventsQuery(Query):
     """Which events."""
 

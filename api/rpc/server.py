@@ -9,13 +9,15 @@ from grpc_reflection.v1alpha import reflection
 from api.access import Door
 from api.context import Context
 from api.rpc.catalogue import CatalogueServicer
+from api.rpc.datasets import DatasetServicer
 from api.rpc.gate import Gate
 from api.rpc.servicer import Servicer
-from api.rpc.v1 import catalogue_service_pb2, job_service_pb2
+from api.rpc.v1 import catalogue_service_pb2, dataset_service_pb2, job_service_pb2
 from api.rpc.v1.catalogue_service_pb2_grpc import add_CatalogueServiceServicer_to_server
+from api.rpc.v1.dataset_service_pb2_grpc import add_DatasetServiceServicer_to_server
 from api.rpc.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
 
-FILES = (job_service_pb2.DESCRIPTOR, catalogue_service_pb2.DESCRIPTOR)
+FILES = (job_service_pb2.DESCRIPTOR, catalogue_service_pb2.DESCRIPTOR, dataset_service_pb2.DESCRIPTOR)
 SERVICES = tuple(service.full_name for file in FILES for service in file.services_by_name.values())
 """Every service of this door but health and reflection."""
 
@@ -35,6 +37,7 @@ class GrpcDoor:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         add_JobServiceServicer_to_server(Servicer(context), self._server)
         add_CatalogueServiceServicer_to_server(CatalogueServicer(context), self._server)
+        add_DatasetServiceServicer_to_server(DatasetServicer(context), self._server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self.port = self._server.add_insecure_port(f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}")
 

@@ -9,8 +9,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     /opt/ppo/bin/pip install --disable-pip-version-check --constraint constraints.txt ".[api]"
 
 FROM python:${PYTHON}
-# The same user in every image of ours: they share the volume under /var/lib/ppo.
-RUN useradd --uid 10001 --create-home ppo && install --directory --owner=ppo --group=ppo /var/lib/ppo
+# The same user in every image of ours: they share the volumes.
+RUN useradd --uid 10001 --create-home ppo \
+ && install --directory --owner=ppo --group=ppo /var/lib/ppo /var/lib/ppo-datasets
 COPY --from=build /opt/ppo /opt/ppo
 ENV PATH=/opt/ppo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001

@@ -2,9 +2,9 @@
 ARG PYTHON=3.11-slim-bookworm
 
 FROM python:${PYTHON} AS base
-# The same user in every image of ours: they share the volume under /var/lib/ppo.
+# The same user in every image of ours: they share the volumes.
 RUN useradd --uid 10001 --create-home ppo \
- && install --directory --owner=ppo --group=ppo /var/lib/ppo /var/cache/huggingface
+ && install --directory --owner=ppo --group=ppo /var/lib/ppo /var/lib/ppo-datasets /var/cache/huggingface
 ENV PATH=/opt/ppo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /var/lib/ppo
 

@@ -21,7 +21,7 @@ from ppo_engine.config.algorithm import (
 )
 from ppo_engine.config.base import Config, Name, OneOf
 from ppo_engine.config.checks import CrossCheck, cross_checks, reward_checks
-from ppo_engine.config.data import ChatConfig, PromptFile, PromptsConfig, PTXConfig
+from ppo_engine.config.data import ChatConfig, PromptDataset, PromptFile, PromptsConfig, PTXConfig
 from ppo_engine.config.models import (
     LoRAConfig,
     ModelConfig,
@@ -109,6 +109,7 @@ __all__ = [
     "PluginReward",
     "Precision",
     "Preset",
+    "PromptDataset",
     "PromptFile",
     "PromptsConfig",
     "ReasoningGymRule",

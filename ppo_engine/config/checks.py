@@ -155,8 +155,8 @@ def _answers(config: TrainConfig, component: RewardComponent, loc: tuple[str | i
     if config.evaluation is not None:
         sets["evaluation.prompts"] = config.evaluation.prompts
     for name, prompts in sets.items():
-        if prompts.file is None or not prompts.file.path.endswith(".jsonl"):
-            detail = f"`{component.rule.name}` needs answers: {name} must be a `file` of JSON lines (.jsonl)"
+        if prompts.dataset is None and (prompts.file is None or not prompts.file.path.endswith(".jsonl")):
+            detail = f"`{component.rule.name}` needs answers: {name} must be a `dataset` or a `file` of JSON lines"
             yield CrossCheck(loc=loc, code="answers_needed", detail=detail)
 
 

@@ -8,6 +8,11 @@ from pydantic import Field, StringConstraints
 
 from ppo_engine.config.base import Config, OneOf
 
+MAX_FILE_BYTES = 256 * 1024 * 1024
+"""Largest file of prompts or texts."""
+MAX_PROMPT_CHARACTERS = 100_000
+DATASET_ID = r"^ds_[0-9a-hjkmnp-tv-z]{26}$"
+
 
 class PromptFile(Config):
     """Prompts in a file under one of the operator's data roots."""
@@ -24,6 +29,19 @@ class PromptFile(Config):
     )
 
 
+class PromptDataset(Config):
+    """Prompts in a dataset that was uploaded to the service (`POST /v1/datasets`)."""
+
+    id: str = Field(pattern=DATASET_ID, description="Id of the dataset, `ds_...`.")
+    field: str = Field(
+        "prompt",
+        min_length=1,
+        max_length=128,
+        description="The column with the prompt: text, or with `chat` a list of messages. Rewards see the other "
+        "columns too.",
+    )
+
+
 class ChatConfig(Config):
     """Prompts are what a user says; the model's own chat template makes the text of them."""
 
@@ -33,12 +51,13 @@ class ChatConfig(Config):
 class PromptsConfig(OneOf):
     """The prompts a run draws from."""
 
-    alternatives = ("inline", "file")
+    alternatives = ("inline", "file", "dataset")
 
     inline: list[Annotated[str, StringConstraints(min_length=1, max_length=100_000)]] | None = Field(
         None, min_length=1, max_length=10_000, description="Prompts written in the spec."
     )
     file: PromptFile | None = Field(None, description="Prompts in a file.")
+    dataset: PromptDataset | None = Field(None, description="Prompts in an uploaded dataset.")
     chat: ChatConfig | None = Field(None, description="Put prompts through the policy's chat template.")
     max_tokens: int | None = Field(
         None, ge=1, le=1_000_000, description="Longest prompt in tokens; longer ones are left out, and counted."

@@ -12,12 +12,10 @@ from typing import Any
 from jinja2 import TemplateError
 
 from ppo_engine.config import ChatConfig, PromptFile, PromptsConfig
+from ppo_engine.config.data import MAX_FILE_BYTES, MAX_PROMPT_CHARACTERS
 from ppo_engine.data.cursor import Cursor
 from ppo_engine.errors import InvalidConfig, PromptsUnusable
 from ppo_engine.sources import SourceError, resolve
-
-MAX_FILE_BYTES = 256 * 1024 * 1024
-MAX_PROMPT_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,8 @@ def load_prompts(config: PromptsConfig, roots: Sequence[Path]) -> list[Line]:
     Raises:
         PromptsUnusable: the file is missing, too large, not UTF-8 or has no prompt, or one of its lines is wrong.
     """
+    if config.dataset is not None:
+        raise PromptsUnusable(f"{config.dataset.id} is a dataset of the service; here name a `file`")
     if config.file is None:
         return [Line(text) for text in config.inline or []]
     path = _locate(config.file, roots)

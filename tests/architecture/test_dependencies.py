@@ -17,7 +17,7 @@ from tests.support.source_tree import ROOMS, ROOT, Source, sources
 OWN = {*ROOMS, "migrations", "tests", "examples", "benchmarks", "deploy", "docs"}
 EXTRAS = {
     "ppo_client": ("report",),
-    "jobs": ("domain",),
+    "jobs": ("domain", "parquet"),
     "migrations": ("domain",),
     "api": ("api",),
     "worker": ("worker",),

@@ -53,6 +53,8 @@ def called(
     wire = request if isinstance(request, bytes) else request.SerializeToString()
     read = GetMessageClass(method.output_type).FromString
     options = {"metadata": metadata, "timeout": DEADLINE_SECONDS}
+    if method.client_streaming:
+        return [channel.stream_unary(path, response_deserializer=read)(iter([wire]), **options)]
     if method.server_streaming:
         return list(channel.unary_stream(path, response_deserializer=read)(wire, **options))
     return [channel.unary_unary(path, response_deserializer=read)(wire, **options)]

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"api/rpc/v1/catalogue_service.proto\x12\x06ppo.v1\x1a\x1cgoogle/protobuf/struct.proto\"X\n\nRewardRule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\'\n\x06params\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\"\\\n\x06Preset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12%\n\x04spec\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\"|\n\nMetricInfo\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\x0c\n\x04help\x18\x04 \x01(\t\x12\x13\n\x06\x62\x65tter\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x17\n\x0fprometheus_name\x18\x06 \x01(\tB\t\n\x07_better\"+\n\tStateInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08terminal\x18\x02 \x01(\x08\"6\n\rServiceLimits\x12\x12\n\nbody_bytes\x18\x01 \x01(\x03\x12\x11\n\tpage_size\x18\x02 \x01(\x03\"n\n\x0bProblemKind\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\x0e\n\x06status\x18\x04 \x01(\x05\x12\x13\n\x0bgrpc_status\x18\x05 \x01(\t\x12\x0f\n\x07meaning\x18\x06 \x01(\t\"\x18\n\x16GetCapabilitiesRequest\"\xcc\x01\n\x17GetCapabilitiesResponse\x12!\n\x05rules\x18\x01 \x03(\x0b\x32\x12.ppo.v1.RewardRule\x12\x1f\n\x07presets\x18\x02 \x03(\x0b\x32\x0e.ppo.v1.Preset\x12#\n\x07metrics\x18\x03 \x03(\x0b\x32\x12.ppo.v1.MetricInfo\x12!\n\x06states\x18\x04 \x03(\x0b\x32\x11.ppo.v1.StateInfo\x12%\n\x06limits\x18\x05 \x01(\x0b\x32\x15.ppo.v1.ServiceLimits\"\x15\n\x13GetJobSchemaRequest\"?\n\x14GetJobSchemaResponse\x12\'\n\x06schema\x18\x01 \x01(\x0b\x32\x17.google.protobuf.Struct\"\x15\n\x13ListProblemsRequest\"=\n\x14ListProblemsResponse\x12%\n\x08problems\x18\x01 \x03(\x0b\x32\x13.ppo.v1.ProblemKind\"!\n\x11GetProblemRequest\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\":\n\x12GetProblemResponse\x12$\n\x07problem\x18\x01 \x01(\x0b\x32\x13.ppo.v1.ProblemKind2\xc1\x02\n\x10\x43\x61talogueService\x12R\n\x0fGetCapabilities\x12\x1e.ppo.v1.GetCapabilitiesRequest\x1a\x1f.ppo.v1.GetCapabilitiesResponse\x12I\n\x0cGetJobSchema\x12\x1b.ppo.v1.GetJobSchemaRequest\x1a\x1c.ppo.v1.GetJobSchemaResponse\x12I\n\x0cListProblems\x12\x1b.ppo.v1.ListProblemsRequest\x1a\x1c.ppo.v1.ListProblemsResponse\x12\x43\n\nGetProblem\x12\x19.ppo.v1.GetProblemRequest\x1a\x1a.ppo.v1.GetProblemResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"api/rpc/v1/catalogue_service.proto\x12\x06ppo.v1\x1a\x1cgoogle/protobuf/struct.proto\"X\n\nRewardRule\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\'\n\x06params\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\"\\\n\x06Preset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12%\n\x04spec\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\"|\n\nMetricInfo\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04unit\x18\x03 \x01(\t\x12\x0c\n\x04help\x18\x04 \x01(\t\x12\x13\n\x06\x62\x65tter\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x17\n\x0fprometheus_name\x18\x06 \x01(\tB\t\n\x07_better\"+\n\tStateInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08terminal\x18\x02 \x01(\x08\"M\n\rServiceLimits\x12\x12\n\nbody_bytes\x18\x01 \x01(\x03\x12\x11\n\tpage_size\x18\x02 \x01(\x03\x12\x15\n\rdataset_bytes\x18\x03 \x01(\x03\"n\n\x0bProblemKind\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\x12\x0e\n\x06status\x18\x04 \x01(\x05\x12\x13\n\x0bgrpc_status\x18\x05 \x01(\t\x12\x0f\n\x07meaning\x18\x06 \x01(\t\"\x18\n\x16GetCapabilitiesRequest\"\xcc\x01\n\x17GetCapabilitiesResponse\x12!\n\x05rules\x18\x01 \x03(\x0b\x32\x12.ppo.v1.RewardRule\x12\x1f\n\x07presets\x18\x02 \x03(\x0b\x32\x0e.ppo.v1.Preset\x12#\n\x07metrics\x18\x03 \x03(\x0b\x32\x12.ppo.v1.MetricInfo\x12!\n\x06states\x18\x04 \x03(\x0b\x32\x11.ppo.v1.StateInfo\x12%\n\x06limits\x18\x05 \x01(\x0b\x32\x15.ppo.v1.ServiceLimits\"\x15\n\x13GetJobSchemaRequest\"?\n\x14GetJobSchemaResponse\x12\'\n\x06schema\x18\x01 \x01(\x0b\x32\x17.google.protobuf.Struct\"\x15\n\x13ListProblemsRequest\"=\n\x14ListProblemsResponse\x12%\n\x08problems\x18\x01 \x03(\x0b\x32\x13.ppo.v1.ProblemKind\"!\n\x11GetProblemRequest\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\":\n\x12GetProblemResponse\x12$\n\x07problem\x18\x01 \x01(\x0b\x32\x13.ppo.v1.ProblemKind2\xc1\x02\n\x10\x43\x61talogueService\x12R\n\x0fGetCapabilities\x12\x1e.ppo.v1.GetCapabilitiesRequest\x1a\x1f.ppo.v1.GetCapabilitiesResponse\x12I\n\x0cGetJobSchema\x12\x1b.ppo.v1.GetJobSchemaRequest\x1a\x1c.ppo.v1.GetJobSchemaResponse\x12I\n\x0cListProblems\x12\x1b.ppo.v1.ListProblemsRequest\x1a\x1c.ppo.v1.ListProblemsResponse\x12\x43\n\nGetProblem\x12\x19.ppo.v1.GetProblemRequest\x1a\x1a.ppo.v1.GetProblemResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,25 +41,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATEINFO']._serialized_start=386
   _globals['_STATEINFO']._serialized_end=429
   _globals['_SERVICELIMITS']._serialized_start=431
-  _globals['_SERVICELIMITS']._serialized_end=485
-  _globals['_PROBLEMKIND']._serialized_start=487
-  _globals['_PROBLEMKIND']._serialized_end=597
-  _globals['_GETCAPABILITIESREQUEST']._serialized_start=599
-  _globals['_GETCAPABILITIESREQUEST']._serialized_end=623
-  _globals['_GETCAPABILITIESRESPONSE']._serialized_start=626
-  _globals['_GETCAPABILITIESRESPONSE']._serialized_end=830
-  _globals['_GETJOBSCHEMAREQUEST']._serialized_start=832
-  _globals['_GETJOBSCHEMAREQUEST']._serialized_end=853
-  _globals['_GETJOBSCHEMARESPONSE']._serialized_start=855
-  _globals['_GETJOBSCHEMARESPONSE']._serialized_end=918
-  _globals['_LISTPROBLEMSREQUEST']._serialized_start=920
-  _globals['_LISTPROBLEMSREQUEST']._serialized_end=941
-  _globals['_LISTPROBLEMSRESPONSE']._serialized_start=943
-  _globals['_LISTPROBLEMSRESPONSE']._serialized_end=1004
-  _globals['_GETPROBLEMREQUEST']._serialized_start=1006
-  _globals['_GETPROBLEMREQUEST']._serialized_end=1039
-  _globals['_GETPROBLEMRESPONSE']._serialized_start=1041
-  _globals['_GETPROBLEMRESPONSE']._serialized_end=1099
-  _globals['_CATALOGUESERVICE']._serialized_start=1102
-  _globals['_CATALOGUESERVICE']._serialized_end=1423
+  _globals['_SERVICELIMITS']._serialized_end=508
+  _globals['_PROBLEMKIND']._serialized_start=510
+  _globals['_PROBLEMKIND']._serialized_end=620
+  _globals['_GETCAPABILITIESREQUEST']._serialized_start=622
+  _globals['_GETCAPABILITIESREQUEST']._serialized_end=646
+  _globals['_GETCAPABILITIESRESPONSE']._serialized_start=649
+  _globals['_GETCAPABILITIESRESPONSE']._serialized_end=853
+  _globals['_GETJOBSCHEMAREQUEST']._serialized_start=855
+  _globals['_GETJOBSCHEMAREQUEST']._serialized_end=876
+  _globals['_GETJOBSCHEMARESPONSE']._serialized_start=878
+  _globals['_GETJOBSCHEMARESPONSE']._serialized_end=941
+  _globals['_LISTPROBLEMSREQUEST']._serialized_start=943
+  _globals['_LISTPROBLEMSREQUEST']._serialized_end=964
+  _globals['_LISTPROBLEMSRESPONSE']._serialized_start=966
+  _globals['_LISTPROBLEMSRESPONSE']._serialized_end=1027
+  _globals['_GETPROBLEMREQUEST']._serialized_start=1029
+  _globals['_GETPROBLEMREQUEST']._serialized_end=1062
+  _globals['_GETPROBLEMRESPONSE']._serialized_start=1064
+  _globals['_GETPROBLEMRESPONSE']._serialized_end=1122
+  _globals['_CATALOGUESERVICE']._serialized_start=1125
+  _globals['_CATALOGUESERVICE']._serialized_end=1446
 # @@protoc_insertion_point(module_scope)

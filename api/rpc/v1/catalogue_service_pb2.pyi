@@ -146,17 +146,20 @@ class ServiceLimits(_message.Message):
 
     BODY_BYTES_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    DATASET_BYTES_FIELD_NUMBER: _builtins.int
     body_bytes: _builtins.int
     page_size: _builtins.int
+    dataset_bytes: _builtins.int
     def __init__(
         self,
         *,
         body_bytes: _builtins.int = ...,
         page_size: _builtins.int = ...,
+        dataset_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body_bytes", b"body_bytes", "page_size", b"page_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body_bytes", b"body_bytes", "dataset_bytes", b"dataset_bytes", "page_size", b"page_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2238,16 +2238,19 @@ class PromptsConfig(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     SHUFFLE_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     shuffle: _builtins.bool
     @_builtins.property
     def inline(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Exactly one of `inline` and `file`; a list cannot be part of a oneof."""
+        """Exactly one of `inline`, `file` and `dataset`; a list cannot be part of a oneof."""
 
     @_builtins.property
     def file(self) -> Global___PromptFile: ...
     @_builtins.property
     def chat(self) -> Global___ChatConfig: ...
+    @_builtins.property
+    def dataset(self) -> Global___PromptDataset: ...
     def __init__(
         self,
         *,
@@ -2256,10 +2259,11 @@ class PromptsConfig(_message.Message):
         max_tokens: _builtins.int | None = ...,
         shuffle: _builtins.bool | None = ...,
         chat: Global___ChatConfig | None = ...,
+        dataset: Global___PromptDataset | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "file", b"file", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "dataset", b"dataset", "file", b"file", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "file", b"file", "inline", b"inline", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "dataset", b"dataset", "file", b"file", "inline", b"inline", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
@@ -2354,6 +2358,35 @@ class PromptFile(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__path) -> _WhichOneofReturnType__path | None: ...
 
 Global___PromptFile: _TypeAlias = PromptFile  # noqa: Y015
+
+@_typing.final
+class PromptDataset(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    field: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.str | None = ...,
+        field: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_field", b"_field", "_id", b"_id", "field", b"field", "id", b"id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_field", b"_field", "_id", b"_id", "field", b"field", "id", b"id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__field: _TypeAlias = _typing.Literal["field"]  # noqa: Y015
+    _WhichOneofArgType__field: _TypeAlias = _typing.Literal["_field", b"_field"]  # noqa: Y015
+    _WhichOneofReturnType__id: _TypeAlias = _typing.Literal["id"]  # noqa: Y015
+    _WhichOneofArgType__id: _TypeAlias = _typing.Literal["_id", b"_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__field) -> _WhichOneofReturnType__field | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__id) -> _WhichOneofReturnType__id | None: ...
+
+Global___PromptDataset: _TypeAlias = PromptDataset  # noqa: Y015
 
 @_typing.final
 class RewardComponent(_message.Message):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from jobs import datasets
+from jobs.dataset_rows import DatasetFormat
 from jobs.db import Database
+from jobs.errors import DatasetInUse
 from jobs.lifecycle import claim, due_wakeups, heartbeat, reap, record_checkpoint, record_step, succeed
 from jobs.service import cancel, count_by_state, events, get, list_jobs, live_metrics, metrics, samples
 from jobs.states import JobState
@@ -33,6 +38,20 @@ def plans() -> Iterator[list[str]]:
     sa.event.remove(sa.Engine, "before_cursor_execute", explain)
 
 
+def delete_held_dataset(db: Database) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _delete_held_dataset(db, Path(folder))
+
+
+def _delete_held_dataset(db: Database, folder: Path) -> None:
+    with datasets.Upload(folder, 1000) as upload:
+        upload.write(b'{"prompt": "x"}')
+        dataset, _ = datasets.add(db, ANN, upload, name="x", kind=DatasetFormat.JSONL)
+    submitted(db, prompts={"dataset": {"id": dataset.id}})
+    with pytest.raises(DatasetInUse):
+        datasets.delete(db, ANN, dataset.id, folder)
+
+
 USES: dict[str, Callable[[Database, str, Any], Any]] = {
     "get": lambda db, job, _: get(db, ANN, job),
     "list": lambda db, job, _: list_jobs(db, ANN),
@@ -50,6 +69,8 @@ USES: dict[str, Callable[[Database, str, Any], Any]] = {
     "succeed": lambda db, job, lease: succeed(db, lease),
     "reap": lambda db, job, _: reap(db),
     "wake": lambda db, job, _: due_wakeups(db, every_seconds=0),
+    "list datasets": lambda db, job, _: datasets.list_datasets(db, ANN),
+    "delete a dataset": lambda db, job, _: delete_held_dataset(db),
     "live": lambda db, job, _: live_metrics(db),
     "count": lambda db, job, _: count_by_state(db),
 }
@@ -65,6 +86,6 @@ def test_every_use_case_finds_its_rows_by_an_index(sqlite_url: str, name: str) -
     with plans() as found:
         USES[name](db, waiting, held.lease)
     assert found
-    scans = [plan for plan in found if plan.startswith("SCAN job") and "COVERING INDEX" not in plan]
+    scans = [plan for plan in found if plan.startswith(("SCAN job", "SCAN dataset")) and "COVERING INDEX" not in plan]
     assert scans == []
     db.dispose()

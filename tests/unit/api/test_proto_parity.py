@@ -15,11 +15,12 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pydantic import BaseModel
 
 from api.rpc import convert
+from api.rpc.v1 import dataset_service_pb2
 from api.rpc.v1 import job_service_pb2 as pb
 from jobs.errand_views import ErrandView
 from jobs.spec import JobSpec, parse_spec, spec_hash
 from jobs.states import JobState
-from jobs.views import JobError, JobEventView, JobView, Progress, Queue
+from jobs.views import ColumnView, DatasetView, JobError, JobEventView, JobView, Progress, Queue
 from ppo_engine.errands import ComponentPreview, Finding, PreviewRequest, RewardPreview, Spread, TextScore
 from tests.support.specs import spec_document
 
@@ -113,6 +114,8 @@ def test_the_walk_notices_a_missing_field_on_either_side():
         (Spread, pb.Spread),
         (TextScore, pb.TextScore),
         (Finding, pb.Finding),
+        (DatasetView, dataset_service_pb2.Dataset),
+        (ColumnView, dataset_service_pb2.Column),
     ],
 )
 def test_what_comes_back_has_the_same_fields(view: type[BaseModel], message: Any):
@@ -144,6 +147,10 @@ SPECS = {
         resources={"queue": "gpu", "priority": -3, "threads": 2, "device": "cpu"},
         labels={"team": "demo"},
         seed=2**32 - 1,
+    ),
+    "datasets": spec_document(
+        prompts={"dataset": {"id": "ds_" + "0" * 26, "field": "text"}},
+        evaluation={"prompts": {"dataset": {"id": "ds_" + "0" * 26}}},
     ),
     "no reference": spec_document(model__reference={"none": {}}, kl={"init_kl_coef": 0.0}),
     "nested parameters": spec_document(

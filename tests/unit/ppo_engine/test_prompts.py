@@ -97,6 +97,12 @@ def test_a_bad_file_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest
         load(tmp_path, "p.txt", b"a" * 11)
 
 
+def test_a_dataset_of_the_service_is_none_of_the_engines() -> None:
+    dataset = {"dataset": {"id": "ds_" + "0" * 26}}
+    with pytest.raises(PromptsUnusable, match="name a `file`"):
+        load_prompts(PromptsConfig.model_validate(dataset), [])
+
+
 # --- drawing ------------------------------------------------------------------------------------------------------
 
 

@@ -59,14 +59,14 @@ def test_the_engine_gets_no_credentials_of_the_service(monkeypatch: pytest.Monke
 
 
 def test_the_engines_command_line(tmp_path: Path) -> None:
-    settings = WorkerSettings(model_roots=[Path("a"), Path("b")])
+    settings = WorkerSettings(model_roots=[Path("a"), Path("b")], datasets_dir=tmp_path / "sets")
     run_dir = RunDir(tmp_path / "runs" / "job_1")
     command = settings.run_arguments(run_dir, attempt=4, checkpoint="checkpoints/step-00000010-3", threads=2)
     assert command[0] == str(run_dir.spec)
     assert command[command.index("--out") + 1] == str(run_dir.root)
     assert command[command.index("--attempt") + 1] == "4"
     assert command[command.index("--resume") + 1] == str(run_dir.checkpoint(10, 3))
-    assert [command[i + 1] for i, part in enumerate(command) if part == "--root"] == ["a", "b"]
+    assert [command[i + 1] for i, part in enumerate(command) if part == "--root"] == ["a", "b", f"{tmp_path}/sets"]
     assert "--keep-checkpoints" in command
     assert "--resume" not in settings.run_arguments(run_dir, attempt=1, checkpoint=None, threads=2)
 
