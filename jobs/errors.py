@@ -131,6 +131,18 @@ class QuotaExceeded(JobsError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class AlreadyExists(JobsError):
+    """There is such a thing already, and there can be only one."""
+
+    code = "already_exists"
+
+
+class LimitReached(JobsError):
+    """An owner has as many of these as are allowed; waiting does not help, removing one does."""
+
+    code = "limit_reached"
+
+
 class Unavailable(JobsError):
     """The database cannot be reached."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 
 _API_KEY = re.compile(r"ppo_[A-Za-z0-9_-]{43}")
+_WEBHOOK_SECRET = re.compile(r"whsec_[A-Za-z0-9+/=]{20,}")
 _URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+@")
 _BEARER = re.compile(r"(?i)\b(bearer|basic) [A-Za-z0-9._~+/=-]{8,}")
 
 
 def mask(text: str) -> str:
-    """Replace API keys, passwords in URLs and authorization headers."""
+    """Replace API keys, secrets of webhooks, passwords in URLs and authorization headers."""
     text = _API_KEY.sub("ppo_***", text)
+    text = _WEBHOOK_SECRET.sub("whsec_***", text)
     text = _URL_PASSWORD.sub(r"\1:***@", text)
     return _BEARER.sub(r"\1 ***", text)

@@ -37,6 +37,7 @@ from jobs.states import TERMINAL, JobState, Move, allowed_actions
 from jobs.tables import Job, JobLabel
 from jobs.transition import Happening, enter, move, note
 from jobs.views import JobView, Page
+from jobs.webhooks import enlist
 
 __all__ = [
     "LiveJob",
@@ -119,6 +120,7 @@ def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str |
         "steps_total": spec.ppo.steps,
     }
     with db.transaction() as session:
+        enlist(session, principal, spec)
         job = enter(session, row)
         labels = [{"job_id": job.id, "key": key, "value": value} for key, value in spec.labels.items()]
         if labels:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.rundir import RunDir
 
 
@@ -34,6 +35,11 @@ class DomainSettings(BaseSettings):
     key_pepper: SecretStr = Field(
         SecretStr(""), description="Secret mixed into the stored hashes of API keys; another pepper voids all keys."
     )
+    webhook_hosts: Annotated[list[str], NoDecode] = Field(
+        default_factory=list,
+        description="Webhook receivers at addresses that are not public and that may be called all the same: `HOST` or "
+        "`HOST:PORT`, comma separated. `ppo up` allows this machine's loopback.",
+    )
 
     @field_validator("home", "datasets_dir")
     @classmethod
@@ -45,6 +51,23 @@ class DomainSettings(BaseSettings):
     @classmethod
     def _split(cls, value: Any) -> Any:
         return [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
+
+    @field_validator("webhook_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("webhook_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+        for host in hosts:
+            RewardHost.parse(host)
+        return hosts
+
+    @property
+    def webhook_egress(self) -> Egress:
+        """Where webhooks may lead."""
+        return Egress([RewardHost.parse(host) for host in self.webhook_hosts])
 
     @property
     def runs_dir(self) -> Path:

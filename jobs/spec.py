@@ -12,6 +12,7 @@ from pydantic import Field, StringConstraints
 from jobs.errors import InvalidSpec, Problem
 from jobs.plain import Loc
 from jobs.problems import check
+from jobs.webhook_spec import Notify
 from ppo_engine.config import (
     PRESETS,
     RULES,
@@ -58,6 +59,9 @@ class JobSpec(TrainConfig):
     retry: Retry = Retry()
     labels: dict[LabelKey, LabelValue] = Field(
         default_factory=dict, max_length=32, description="Free key-value pairs to find jobs by."
+    )
+    notify: list[Notify] = Field(
+        default_factory=list, max_length=8, description="Webhooks to tell, beside those that hear of all your jobs."
     )
 
     def train_config(self) -> TrainConfig:

@@ -1,4 +1,7 @@
-"""The one place that writes a job's state; every change is one compare-and-set UPDATE and one event row."""
+"""The one place that writes a job's state; every change is one compare-and-set UPDATE and one event row.
+
+What webhooks are to be told of it is written with it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from jobs.clock import db_time
+from jobs.outbox import announce
 from jobs.states import TERMINAL, TRANSITIONS, JobState, Move
 from jobs.tables import Job, JobEvent
 
@@ -79,3 +83,4 @@ def _record(session: Session, job: Job, kind: str, what: Happening) -> None:
         "data": what.data,
     }
     session.execute(_RECORD, event)
+    announce(session, job, event)

@@ -1,4 +1,4 @@
-"""Which reward servers a worker may call. Torch-free.
+"""Which reward servers and webhooks a worker may call. Torch-free.
 
 A spec names a URL and the worker posts to it from inside the operator's network. So a host is looked up, all its
 addresses are checked, and the connection goes to a checked address, not to the name again, which may by then mean
@@ -63,15 +63,19 @@ class Egress:
         """Whether the operator allowed this host by name."""
         return any(item.host == _plain(host) and item.port in (None, port) for item in self.allowed)
 
+    def refused(self, host: str, port: int, addresses: Sequence[str]) -> str | None:
+        """The address for which a host may not be called: one that is not public, unless it is allowed by name."""
+        if self.names(host, port):
+            return None
+        return next((address for address in addresses if not is_public(address)), None)
+
     def check(self, host: str, port: int, addresses: Sequence[str]) -> None:
         """Refuse a host of which one address is not public, unless it is allowed by name.
 
         Raises:
             RewardHostForbidden: it may not be called.
         """
-        if self.names(host, port):
-            return
-        private = next((address for address in addresses if not is_public(address)), None)
+        private = self.refused(host, port, addresses)
         if private is not None:
             raise RewardHostForbidden(f"reward server {host}:{port} is at {private}, which is not a public address")
 

@@ -1917,6 +1917,7 @@ class JobSpec(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     EARLY_STOP_FIELD_NUMBER: _builtins.int
     GUARDS_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     seed: _builtins.int
     @_builtins.property
@@ -1951,6 +1952,8 @@ class JobSpec(_message.Message):
     def early_stop(self) -> Global___EarlyStop: ...
     @_builtins.property
     def guards(self) -> _containers.RepeatedCompositeFieldContainer[Global___GuardRule]: ...
+    @_builtins.property
+    def notify(self) -> _containers.RepeatedCompositeFieldContainer[Global___Notify]: ...
     def __init__(
         self,
         *,
@@ -1972,10 +1975,11 @@ class JobSpec(_message.Message):
         evaluation: Global___EvaluationConfig | None = ...,
         early_stop: Global___EarlyStop | None = ...,
         guards: _abc.Iterable[Global___GuardRule] | None = ...,
+        notify: _abc.Iterable[Global___Notify] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "checkpoint", b"checkpoint", "early_stop", b"early_stop", "evaluation", b"evaluation", "generation", b"generation", "kl", b"kl", "logging", b"logging", "model", b"model", "name", b"name", "optimizer", b"optimizer", "ppo", b"ppo", "prompts", b"prompts", "ptx", b"ptx", "resources", b"resources", "retry", b"retry", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "checkpoint", b"checkpoint", "early_stop", b"early_stop", "evaluation", b"evaluation", "generation", b"generation", "guards", b"guards", "kl", b"kl", "labels", b"labels", "logging", b"logging", "model", b"model", "name", b"name", "optimizer", b"optimizer", "ppo", b"ppo", "prompts", b"prompts", "ptx", b"ptx", "resources", b"resources", "retry", b"retry", "rewards", b"rewards", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_seed", b"_seed", "checkpoint", b"checkpoint", "early_stop", b"early_stop", "evaluation", b"evaluation", "generation", b"generation", "guards", b"guards", "kl", b"kl", "labels", b"labels", "logging", b"logging", "model", b"model", "name", b"name", "notify", b"notify", "optimizer", b"optimizer", "ppo", b"ppo", "prompts", b"prompts", "ptx", b"ptx", "resources", b"resources", "retry", b"retry", "rewards", b"rewards", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
@@ -1987,6 +1991,30 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Notify(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WEBHOOK_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    webhook: _builtins.str
+    url: _builtins.str
+    def __init__(
+        self,
+        *,
+        webhook: _builtins.str = ...,
+        url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["target", b"target", "url", b"url", "webhook", b"webhook"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["target", b"target", "url", b"url", "webhook", b"webhook"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["webhook", "url"]  # noqa: Y015
+    _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
+
+Global___Notify: _TypeAlias = Notify  # noqa: Y015
 
 @_typing.final
 class ModelConfig(_message.Message):

@@ -12,14 +12,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from jobs import datasets
+from jobs import datasets, webhooks
 from jobs.dataset_rows import DatasetFormat
 from jobs.db import Database
+from jobs.dispatch import prune
 from jobs.errors import DatasetInUse
 from jobs.lifecycle import claim, due_wakeups, heartbeat, reap, record_checkpoint, record_step, succeed
 from jobs.service import cancel, count_by_state, events, get, list_jobs, live_metrics, metrics, samples
 from jobs.states import JobState
+from ppo_engine.egress import NO_HOST_ALLOWED
 from tests.support.attempts import ANN, checkpoint, claimed, record_steps, step, submitted
+from tests.support.http_api import PEPPER
+from tests.support.receivers import claim as outbox_claim
 
 
 @contextmanager
@@ -73,6 +77,13 @@ USES: dict[str, Callable[[Database, str, Any], Any]] = {
     "delete a dataset": lambda db, job, _: delete_held_dataset(db),
     "live": lambda db, job, _: live_metrics(db),
     "count": lambda db, job, _: count_by_state(db),
+    "webhooks": lambda db, job, _: webhooks.list_webhooks(db, ANN),
+    "deliveries": lambda db, job, _: webhooks.deliveries(db, ANN, webhooks.list_webhooks(db, ANN).items[0].id),
+    "deliveries of a message": lambda db, job, _: webhooks.deliveries(
+        db, ANN, webhooks.list_webhooks(db, ANN).items[0].id, message_id="msg_" + "0" * 26
+    ),
+    "due messages": lambda db, job, _: outbox_claim(db),
+    "old messages": lambda db, job, _: prune(db, keep_seconds=60),
 }
 
 
@@ -80,12 +91,15 @@ USES: dict[str, Callable[[Database, str, Any], Any]] = {
 def test_every_use_case_finds_its_rows_by_an_index(sqlite_url: str, name: str) -> None:
     db = Database(sqlite_url)
     submitted(db, labels={"team": "a"})
+    document = {"url": "https://hooks.example.com/", "event_types": ["*"]}
+    webhooks.create(db, ANN, document, pepper=PEPPER, egress=NO_HOST_ALLOWED)
     held = claimed(db)
     record_steps(db, held, 1, 2)
     waiting = submitted(db, labels={"team": "a"})
     with plans() as found:
         USES[name](db, waiting, held.lease)
     assert found
-    scans = [plan for plan in found if plan.startswith(("SCAN job", "SCAN dataset")) and "COVERING INDEX" not in plan]
+    tables = ("SCAN job", "SCAN dataset", "SCAN webhook")
+    scans = [plan for plan in found if plan.startswith(tables) and "COVERING INDEX" not in plan]
     assert scans == []
     db.dispose()
