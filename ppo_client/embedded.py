@@ -68,8 +68,9 @@ def environment(home: Home, addresses: Addresses, model_roots: Sequence[Path]) -
     # This machine has other work too. Threads that wait by spinning for long lose several times over when they do not
     # have the cores to themselves; threads that sleep at once lose a fifth when they have. A short spin loses neither.
     patient = {"GOMP_SPINCOUNT": "20000"}
-    # Whoever runs this may call this machine anyway; a reward server beside the service is the usual case.
-    reachable = {"PPO_REWARD_HOSTS": "localhost,127.0.0.1,::1"}
+    # Whoever runs this may call this machine anyway; a reward server or a webhook beside the service is the usual case.
+    here = "localhost,127.0.0.1,::1"
+    reachable = {"PPO_REWARD_HOSTS": here, "PPO_WEBHOOK_HOSTS": here}
     return settings.child_environment(
         patient | reachable,
         {

@@ -1,4 +1,5 @@
-"""`python -m worker.relay`: publishes a wake-up for every queued job, after it was committed and never in its request.
+"""`python -m worker.relay`: publishes a wake-up for every queued job, after it was committed and never in its request,
+and sends the messages of webhooks.
 
 One or more may run; a job woken twice runs once. Without a broker nothing is lost: workers also poll the database.
 """
@@ -17,6 +18,7 @@ from jobs.db import Database
 from jobs.errors import Unavailable
 from jobs.log import configure
 from worker.app import create_app
+from worker.courier import Courier
 from worker.settings import WorkerSettings
 from worker.tasks import is_full, wake
 
@@ -59,9 +61,12 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     db = Database(settings.database_url)
+    courier = Courier(db, settings)
     try:
+        courier.start()
         relay(db, create_app(settings, publisher=True), stop, rewake_seconds=settings.rewake_seconds)
     finally:
+        courier.stop()
         db.dispose()
 
 

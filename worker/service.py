@@ -14,6 +14,7 @@ from jobs import errand_work, lifecycle
 from jobs.db import Database
 from jobs.errors import Unavailable
 from worker.app import create_app
+from worker.courier import Courier
 from worker.errands import ErrandDesk
 from worker.gauges import Gauges
 from worker.lease import now
@@ -43,7 +44,7 @@ class Service:
             else None
         )
         self._poller = Ticker("poll", self._poll, every_seconds=settings.poll_interval_seconds)
-        self._tickers = [
+        self._tickers: list[Ticker | Courier] = [
             self._poller,
             Ticker("reap", self._reap, every_seconds=settings.reap_seconds),
             Ticker("presence", self._say_alive, every_seconds=settings.presence_seconds),
@@ -51,6 +52,8 @@ class Service:
         if settings.errands:
             desk = ErrandDesk(db=self._db, settings=settings, gauges=self._gauges, shutdown=self._shutdown)
             self._tickers.append(Ticker("errands", desk.work, every_seconds=settings.errand_poll_seconds))
+        if settings.embedded:  # elsewhere the relay sends them
+            self._tickers.append(Courier(self._db, settings))
         self._slots = Slots(settings.slots, self._claim, on_free=self._poller.kick)
         self._gauges.follow(
             slots=settings.slots,

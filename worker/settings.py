@@ -98,14 +98,27 @@ class WorkerSettings(DomainSettings):
     engine_log_bytes: int = Field(64 * 2**20, ge=4096)
     """Size at which an engine's log is rotated; one older part is kept."""
 
+    webhook_poll_seconds: Seconds = 1
+    """How often the outbox of webhooks is looked at, by the relay, or by the worker of an embedded service."""
+    webhook_timeout_seconds: Seconds = 15
+    """Longest wait for a receiver's answer, lookup and connection included."""
+    webhook_first_retry_seconds: Seconds = 5
+    """Pause after the first failed delivery of a message; every further one is four times as long, up to 4 h."""
+    webhook_retry_hours: Seconds = 24
+    """A message that could not be delivered for this long is given up."""
+    webhook_disable_hours: Seconds = 72
+    """A webhook of which nothing could be delivered for this long is disabled."""
+    webhook_keep_days: Seconds = 30
+    """Messages and their delivery log are removed when they are older."""
+
     @field_validator("reward_hosts", mode="before")
     @classmethod
-    def _split_hosts(cls, value: Any) -> Any:
+    def _split_reward_hosts(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
     @field_validator("reward_hosts")
     @classmethod
-    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+    def _check_reward_hosts(cls, hosts: list[str]) -> list[str]:
         for host in hosts:
             RewardHost.parse(host)
         return hosts
