@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from ppo_client import errors
-from ppo_client.commands import errands, jobs, results, service
+from ppo_client.commands import errands, jobs, results, service, webhooks
 from ppo_client.commands.exits import HELP, Exit, exit_code
 from ppo_client.commands.options import err_console
 
@@ -35,6 +35,7 @@ app.command()(results.checkpoints)
 app.command()(results.download)
 app.command()(results.report)
 app.command()(errands.preview)
+app.add_typer(webhooks.app, name="webhooks")
 
 
 def main() -> None:

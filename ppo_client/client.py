@@ -21,6 +21,7 @@ from ppo_client.errands import Errands
 from ppo_client.errors import ClientError, DownloadError, ProtocolError, ServiceUnavailable, ServiceUnreachable
 from ppo_client.transport import RetryPolicy, Transport
 from ppo_client.updates import End, Update
+from ppo_client.webhooks import Webhooks
 
 # The service sends a heartbeat every 15 s; three missed ones mean a dead connection.
 _STREAM_SILENCE_SECONDS = 45.0
@@ -57,6 +58,7 @@ class PPOClient(Errands):
         given = settings.load()
         self._http = Transport(url or given.url, key or given.key, retry or RetryPolicy(), timeout_seconds)
         self._patience_seconds = patience_seconds
+        self.webhooks = Webhooks(self._http)
 
     def __enter__(self) -> Self:
         return self

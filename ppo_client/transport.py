@@ -74,6 +74,10 @@ class Transport:
         except ValueError as error:
             raise errors.ProtocolError(f"{self.url} did not answer with JSON: is it the service's URL?") from error
 
+    def empty(self, method: str, path: str) -> None:
+        """A request whose answer has no body; errors as for `json`."""
+        self._send(self._http.build_request(method, path), stream=False)
+
     @contextmanager
     def stream(
         self,

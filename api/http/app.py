@@ -19,12 +19,14 @@ from api.http import (
     job_routes,
     operations_routes,
     progress_routes,
+    webhook_routes,
 )
 from api.http.edge import Edge
 from api.live_jobs import LiveJobs
 from api.meters import ServiceState
 from jobs import service
 from jobs.spec import JobSpec
+from jobs.webhook_spec import WebhookChanges, WebhookSpec
 from ppo_engine.errands import PreviewRequest
 
 _ROUTERS = (
@@ -32,6 +34,7 @@ _ROUTERS = (
     progress_routes.router,
     checkpoint_routes.router,
     dataset_routes.router,
+    webhook_routes.router,
     catalogue_routes.router,
     errand_routes.router,
     operations_routes.router,
@@ -74,7 +77,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         components = document.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
-        for model in (JobSpec, PreviewRequest, errors.ProblemDetails):
+        for model in (JobSpec, PreviewRequest, WebhookSpec, WebhookChanges, errors.ProblemDetails):
             schema = model.model_json_schema(ref_template=_REF)
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema

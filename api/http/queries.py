@@ -81,6 +81,12 @@ class DatasetQuery(Query):
     )
 
 
+class DeliveriesQuery(PageQuery):
+    """Which delivery attempts."""
+
+    message_id: str | None = Field(None, max_length=64, description="Only attempts of this message.")
+
+
 class EventsQuery(Query):
     """Which events."""
 

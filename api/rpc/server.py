@@ -12,12 +12,19 @@ from api.rpc.catalogue import CatalogueServicer
 from api.rpc.datasets import DatasetServicer
 from api.rpc.gate import Gate
 from api.rpc.servicer import Servicer
-from api.rpc.v1 import catalogue_service_pb2, dataset_service_pb2, job_service_pb2
+from api.rpc.v1 import catalogue_service_pb2, dataset_service_pb2, job_service_pb2, webhook_service_pb2
 from api.rpc.v1.catalogue_service_pb2_grpc import add_CatalogueServiceServicer_to_server
 from api.rpc.v1.dataset_service_pb2_grpc import add_DatasetServiceServicer_to_server
 from api.rpc.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
+from api.rpc.v1.webhook_service_pb2_grpc import add_WebhookServiceServicer_to_server
+from api.rpc.webhooks import WebhookServicer
 
-FILES = (job_service_pb2.DESCRIPTOR, catalogue_service_pb2.DESCRIPTOR, dataset_service_pb2.DESCRIPTOR)
+FILES = (
+    job_service_pb2.DESCRIPTOR,
+    catalogue_service_pb2.DESCRIPTOR,
+    dataset_service_pb2.DESCRIPTOR,
+    webhook_service_pb2.DESCRIPTOR,
+)
 SERVICES = tuple(service.full_name for file in FILES for service in file.services_by_name.values())
 """Every service of this door but health and reflection."""
 
@@ -38,6 +45,7 @@ class GrpcDoor:
         add_JobServiceServicer_to_server(Servicer(context), self._server)
         add_CatalogueServiceServicer_to_server(CatalogueServicer(context), self._server)
         add_DatasetServiceServicer_to_server(DatasetServicer(context), self._server)
+        add_WebhookServiceServicer_to_server(WebhookServicer(context), self._server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self.port = self._server.add_insecure_port(f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}")
 
