@@ -46,6 +46,7 @@ TABLE: dict[type[JobsError], Status] = {
     domain.InvalidDataset: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.INVALID_ARGUMENT, "Invalid dataset"),
     domain.Unauthenticated: Status(HTTPStatus.UNAUTHORIZED, StatusCode.UNAUTHENTICATED, "No usable API key"),
     domain.QuotaExceeded: Status(HTTPStatus.TOO_MANY_REQUESTS, StatusCode.RESOURCE_EXHAUSTED, "Too many jobs", 30),
+    domain.WebhookNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.NOT_FOUND, "No such webhook"),
     domain.AlreadyExists: Status(HTTPStatus.CONFLICT, StatusCode.ALREADY_EXISTS, "Exists already"),
     domain.LimitReached: Status(HTTPStatus.CONFLICT, StatusCode.FAILED_PRECONDITION, "Limit reached"),
     domain.Unavailable: Status(HTTPStatus.SERVICE_UNAVAILABLE, StatusCode.UNAVAILABLE, "Temporarily unavailable", 5),

@@ -19,7 +19,8 @@ from sqlalchemy.orm import Session
 
 from jobs.clock import db_time
 from jobs.db import Database
-from jobs.outbox import id_at, new_id, post
+from jobs.ids import least_id, sortable_id
+from jobs.outbox import post
 from jobs.plain import storable
 from jobs.webhook_signing import secret_of
 from jobs.webhook_spec import EventType
@@ -112,7 +113,7 @@ def record_result(db: Database, message: DueMessage, result: Result, patience: P
             return False
         session.add(
             WebhookDelivery(
-                id=new_id("dlv"),
+                id=sortable_id("dlv"),
                 webhook_id=message.webhook_id,
                 message_id=message.id,
                 attempt=message.attempt,
@@ -131,7 +132,7 @@ def record_result(db: Database, message: DueMessage, result: Result, patience: P
 
 def prune(db: Database, *, keep_seconds: float) -> int:
     """Remove messages older than `keep_seconds` that nobody tries any more, with their log; returns how many."""
-    old = sa.select(WebhookMessage.id).where(WebhookMessage.id < id_at("msg", keep_seconds), ~IS_PENDING)
+    old = sa.select(WebhookMessage.id).where(WebhookMessage.id < least_id("msg", keep_seconds), ~IS_PENDING)
     gone = sa.delete(WebhookMessage).where(
         WebhookMessage.id.in_(old.order_by(WebhookMessage.id).limit(_PRUNED_AT_ONCE))
     )

@@ -115,6 +115,12 @@ class InvalidDataset(JobsError):
     code = "invalid_dataset"
 
 
+class WebhookNotFound(JobsError):
+    """No such webhook or delivery, or not yours."""
+
+    code = "webhook_not_found"
+
+
 class Unauthenticated(JobsError):
     """No usable API key."""
 

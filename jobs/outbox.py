@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from jobs.ids import sortable_id
 from jobs.tables import Job
 from jobs.webhook_spec import EventType
 from jobs.webhook_tables import Webhook, WebhookMessage
-
-_BASE32 = "0123456789abcdefghjkmnpqrstvwxyz"
 
 # Built once and without the ORM: every event asks, and most owners have no webhook.
 _W = Webhook.__table__
@@ -22,20 +19,6 @@ _HEARERS = sa.select(_W.c.id, _W.c.url, _W.c.all_jobs, _W.c.event_types).where(
     _W.c.owner_id == sa.bindparam("owner"), _W.c.enabled.is_(True)
 )
 _MESSAGE = sa.insert(WebhookMessage.__table__)  # type: ignore[arg-type]
-
-
-def new_id(prefix: str) -> str:
-    """The prefix and 26 characters that sort by the time they were made: 52 bits of microseconds, 78 of chance."""
-    return f"{prefix}_{_base32((time.time_ns() // 1000) << 78 | secrets.randbits(78))}"
-
-
-def id_at(prefix: str, seconds_ago: float) -> str:
-    """The least id that could have been made so long ago."""
-    return f"{prefix}_{_base32(int((time.time() - seconds_ago) * 1e6) << 78)}"
-
-
-def _base32(number: int) -> str:
-    return "".join(_BASE32[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 def announce(session: Session, job: Job, event: Mapping[str, Any]) -> None:
@@ -52,7 +35,7 @@ def announce(session: Session, job: Job, event: Mapping[str, Any]) -> None:
 
 def post(session: Session, webhook_ids: Sequence[str], kind: str, data: Mapping[str, Any]) -> list[str]:
     """Write one message to each endpoint, due at once; returns their ids."""
-    ids = [new_id("msg") for _ in webhook_ids]
+    ids = [sortable_id("msg") for _ in webhook_ids]
     rows = zip(ids, webhook_ids, strict=True)
     if ids:
         session.execute(_MESSAGE, [{"id": id_, "webhook_id": to, "type": kind, "data": data} for id_, to in rows])

@@ -17,9 +17,11 @@ from sqlalchemy.orm import Session
 from jobs.auth import Principal
 from jobs.clock import db_time
 from jobs.db import Database
-from jobs.errors import AlreadyExists, InvalidArgument, JobNotFound, LimitReached, Problem
+from jobs.errors import AlreadyExists, InvalidArgument, InvalidRequest, LimitReached, Problem, WebhookNotFound
 from jobs.history import check_range
-from jobs.outbox import new_id, post
+from jobs.ids import sortable_id
+from jobs.outbox import post
+from jobs.paging import id_before, token_behind
 from jobs.problems import check
 from jobs.spec import JobSpec, invalid_spec
 from jobs.views import Page
@@ -51,7 +53,7 @@ def create(
     """Make an endpoint; its secret is in the answer and cannot be shown again.
 
     Raises:
-        InvalidArgument: with every problem of the document; also a URL whose host is not public.
+        InvalidRequest: with every problem of the document; also a URL whose host is not public.
         AlreadyExists: the owner has an endpoint of this URL.
         LimitReached: the owner has too many.
     """
@@ -67,7 +69,7 @@ def create(
 
 
 def get(db: Database, principal: Principal, webhook_id: str) -> WebhookView:
-    """One endpoint; raises JobNotFound."""
+    """One endpoint; raises WebhookNotFound."""
     with db.read() as session:
         return _view(_owned(session, principal, webhook_id))
 
@@ -88,8 +90,8 @@ def update(
     """Change what the document names. Enabling forgives past failures; disabling drops what still waits.
 
     Raises:
-        JobNotFound: not the principal's.
-        InvalidArgument: with every problem of the document.
+        WebhookNotFound: not the principal's.
+        InvalidRequest: with every problem of the document.
         AlreadyExists: the owner has another endpoint of this URL.
     """
     changes = _checked(WebhookChanges, document).model_dump(mode="json", exclude_unset=True)
@@ -108,14 +110,14 @@ def update(
 
 
 def delete(db: Database, principal: Principal, webhook_id: str) -> None:
-    """Remove an endpoint with its messages and its log; raises JobNotFound."""
+    """Remove an endpoint with its messages and its log; raises WebhookNotFound."""
     with db.transaction() as session:
         row = _owned(session, principal, webhook_id, lock=True)
         session.execute(sa.delete(Webhook).where(Webhook.id == row.id))
 
 
 def rotate_secret(db: Database, principal: Principal, webhook_id: str, *, pepper: SecretStr) -> WebhookSecretView:
-    """Give an endpoint a new secret. For ROTATION_SECONDS messages carry the signatures of both; raises JobNotFound."""
+    """Give an endpoint a new secret. For ROTATION_SECONDS messages carry both signatures; raises WebhookNotFound."""
     with db.transaction() as session:
         row = _owned(session, principal, webhook_id, lock=True)
         until = db_time(ROTATION_SECONDS)
@@ -129,7 +131,7 @@ def send_test(db: Database, principal: Principal, webhook_id: str) -> WebhookMes
     """Send a message of type `webhook.test`, whatever types the endpoint wants; it takes the way of all others.
 
     Raises:
-        JobNotFound: not the principal's.
+        WebhookNotFound: not the principal's.
         InvalidArgument: the endpoint is disabled.
     """
     with db.transaction() as session:
@@ -166,14 +168,14 @@ def redeliver(db: Database, principal: Principal, webhook_id: str, delivery_id: 
     """Send the message of a delivery again, with the same id, and with all its retries.
 
     Raises:
-        JobNotFound: no such endpoint or delivery of the principal's.
+        WebhookNotFound: no such endpoint or delivery of the principal's.
         InvalidArgument: the endpoint is disabled.
     """
     with db.transaction() as session:
         row = _enabled(_owned(session, principal, webhook_id))
         delivery = session.get(WebhookDelivery, delivery_id) if _ID.fullmatch(delivery_id) else None
         if delivery is None or delivery.webhook_id != row.id:
-            raise JobNotFound("there is no such delivery")
+            raise WebhookNotFound("there is no such delivery")
         again = sa.update(WebhookMessage).where(WebhookMessage.id == delivery.message_id)
         session.execute(again.values(outcome=None, next_attempt_time=db_time(), due_since=db_time()))
         return WebhookMessageView(message_id=delivery.message_id)
@@ -223,7 +225,7 @@ def drop_waiting(session: Session, webhook_id: str) -> None:
 def _checked(model: type[M], document: dict[str, Any]) -> M:
     value, problems = check(model, document)
     if value is None or problems:
-        raise InvalidArgument("the webhook is not usable as described", problems=problems)
+        raise InvalidRequest("the webhook is not usable as described", problems=problems)
     return value
 
 
@@ -238,14 +240,14 @@ def _check_host(url: str, egress: Egress) -> None:
     if egress.refused(host, parts.port or (443 if parts.scheme == "https" else 80), [address]) is not None:
         detail = "is not a public address; the operator can allow it with PPO_WEBHOOK_HOSTS"
         problem = Problem(pointer="/url", code="host_not_allowed", detail=detail, given=host)
-        raise InvalidArgument("the webhook is not usable as described", problems=[problem])
+        raise InvalidRequest("the webhook is not usable as described", problems=[problem])
 
 
 def _insert(session: Session, owner_id: str, **values: Any) -> Webhook:
     count = sa.select(sa.func.count()).select_from(Webhook).where(Webhook.owner_id == owner_id)
     if (session.scalar(count) or 0) >= MAX_WEBHOOKS:
         raise LimitReached(f"an owner has at most {MAX_WEBHOOKS} webhooks; remove one first")
-    row = Webhook(id=new_id("wh"), owner_id=owner_id, salt=new_salt(), **values)
+    row = Webhook(id=sortable_id("wh"), owner_id=owner_id, salt=new_salt(), **values)
     session.add(row)
     session.flush()
     session.refresh(row)
@@ -258,7 +260,7 @@ def _owned(session: Session, principal: Principal, webhook_id: str, *, lock: boo
     possible = _ID.fullmatch(webhook_id) is not None
     row = session.scalar(query.with_for_update() if lock else query) if possible else None
     if row is None:
-        raise JobNotFound("there is no such webhook")
+        raise WebhookNotFound("there is no such webhook")
     return row
 
 
@@ -276,15 +278,13 @@ def _set(session: Session, row: Webhook, **values: Any) -> Webhook:
 def _page(
     session: Session, query: sa.Select[Any], key: Any, page_size: int, page_token: str | None
 ) -> tuple[Sequence[Any], str | None]:
-    """Rows behind a token, newest first, and the token of the next page: the last id itself."""
+    """Rows behind a token, newest first, and the token of the next page."""
     check_range("page_size", page_size, 1, 2**31)
     size = min(page_size, MAX_PAGE_SIZE)
     if page_token is not None:
-        if not _ID.fullmatch(page_token):
-            raise InvalidArgument("page_token is not one that this service gave out")
-        query = query.where(key < page_token)
+        query = query.where(key < id_before(page_token, _ID))
     rows = list(session.scalars(query.order_by(key.desc()).limit(size + 1)))
-    return rows[:size], rows[size - 1].id if len(rows) > size else None
+    return rows[:size], token_behind(rows[size - 1].id) if len(rows) > size else None
 
 
 def _view(row: Webhook) -> WebhookView:

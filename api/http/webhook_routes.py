@@ -25,8 +25,15 @@ from jobs.webhook_views import (
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
-_REFUSALS = (domain.InvalidArgument, domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound)
-_BODY = (door.MalformedBody, door.BodyTimeout, door.BodyTooLarge, door.UnsupportedMediaType, domain.AlreadyExists)
+_REFUSALS = (domain.InvalidArgument, domain.Unauthenticated, door.HostNotAllowed, domain.WebhookNotFound)
+_BODY = (
+    door.MalformedBody,
+    door.BodyTimeout,
+    door.BodyTooLarge,
+    door.UnsupportedMediaType,
+    domain.AlreadyExists,
+    domain.InvalidRequest,
+)
 Document = Annotated[dict[str, Any], Depends(json_object)]
 
 

@@ -143,7 +143,7 @@ def test_grpc_says_the_same(running: Served, receiver: ScriptedServer):
         assert refusal(lambda: stub.CreateWebhook(request)).reason == "already_exists"
         stub.DeleteWebhook(pb.DeleteWebhookRequest(webhook_id=found.id))
         gone = refusal(lambda: stub.GetWebhook(pb.GetWebhookRequest(webhook_id=found.id)))
-        assert (gone.code, gone.reason) == (grpc.StatusCode.NOT_FOUND, "not_found")
+        assert (gone.code, gone.reason) == (grpc.StatusCode.NOT_FOUND, "webhook_not_found")
 
 
 @pytest.mark.parametrize(("view", "message"), [(WebhookView, pb.Webhook), (DeliveryView, pb.WebhookDelivery)])

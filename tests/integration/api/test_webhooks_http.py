@@ -63,7 +63,7 @@ def test_a_retried_creation_makes_no_second_endpoint(sqlite_app: App):
     ],
 )
 def test_a_bad_description_is_refused_with_its_place(refusing: App, document: dict[str, Any], pointer: str, code: str):
-    refused = problem(refusing.post("/v1/webhooks", json=document), 400, "invalid_argument")
+    refused = problem(refusing.post("/v1/webhooks", json=document), 422, "invalid_request")
     assert pointers(refused) == {pointer: code}
 
 
@@ -79,7 +79,7 @@ def test_changes_leave_the_rest_as_it_was(app: App):
     expected = {**webhook, "event_types": ["*"], "enabled": False, "update_time": changed["update_time"]}
     assert {**changed, "secret": webhook["secret"]} == expected
     assert app.get(path).json() == changed
-    problem(app.request("PATCH", path, json={"url": "http://10.0.0.1/"}), 400, "invalid_argument")
+    problem(app.request("PATCH", path, json={"url": "http://10.0.0.1/"}), 422, "invalid_request")
     made(app, url=f"{URL}/2")
     problem(app.request("PATCH", path, json={"url": f"{URL}/2"}), 409, "already_exists")
 
@@ -91,7 +91,7 @@ def test_removing_takes_the_messages_along(app: App):
     assert app.request("DELETE", f"/v1/webhooks/{webhook['id']}").status_code == 204
     assert not record_result(app.context.db, message, Result(200, None, 0.1), PATIENCE, jitter=1)
     assert claim(app.context.db, hold_seconds=0) == []
-    problem(app.get(f"/v1/webhooks/{webhook['id']}"), 404, "not_found")
+    problem(app.get(f"/v1/webhooks/{webhook['id']}"), 404, "webhook_not_found")
 
 
 def test_pages_are_gone_through_by_their_tokens(sqlite_app: App):
@@ -140,7 +140,7 @@ def test_another_owner_finds_nothing_here(app: App):
         ("POST", f"/deliveries/{delivery['id']}/redeliver"),
     ]:
         body = {"json": {}} if method == "PATCH" else {}
-        problem(app.request(method, path + rest, **body, **theirs), 404, "not_found")
+        problem(app.request(method, path + rest, **body, **theirs), 404, "webhook_not_found")
     assert app.get("/v1/webhooks", **theirs).json()["items"] == []
     spec = spec_document(notify=[{"webhook": webhook["id"]}])
     refused = problem(app.post("/v1/jobs", json=spec, **theirs), 422, "invalid_spec")
@@ -153,7 +153,7 @@ def test_another_owner_finds_nothing_here(app: App):
 
 @pytest.mark.parametrize("webhook_id", ["wh_1", "%00", "job_" + "0" * 26, "a" * 300])
 def test_what_cannot_be_an_id_is_not_found(refusing: App, webhook_id: str):
-    problem(refusing.get(f"/v1/webhooks/{webhook_id}"), 404, "not_found")
+    problem(refusing.get(f"/v1/webhooks/{webhook_id}"), 404, "webhook_not_found")
 
 
 def test_a_disabled_endpoint_is_sent_nothing(sqlite_app: App):
