@@ -165,6 +165,7 @@ def our_server(postgres: Postgres, title: str, rows: int) -> Iterator[Server]:
             "PPO_HOME": home,
             "PPO_DATABASE_URL": url,
             "PPO_KEY_PEPPER": pepper.get_secret_value(),
+            "PPO_RATE_LIMIT_PER_SECOND": "0",
             "PPO_HTTP_PORT": str(ports[0]),
             "PPO_GRPC_PORT": str(ports[1]),
         }

@@ -6,11 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from jobs.access_views import KeyView
 from jobs.auth import create_key, list_keys, revoke_key
 from jobs.db import Database
 from jobs.ending import release
 from jobs.errors import JobsError
 from jobs.migrate import migrate
+from jobs.principal import WORKING_SCOPES, Scope
 from jobs.settings import DomainSettings
 
 
@@ -32,11 +34,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m jobs.admin", description="Operate the service's database.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _command(commands, "migrate", _migrate, "create or upgrade the tables")
-    _command(commands, "create-key", _create_key, "make an API key and print it, once").add_argument("owner")
+    _add_create_key(commands)
     _command(commands, "list-keys", _list_keys, "list API keys, without the keys")
     _command(commands, "revoke-key", _revoke_key, "make an API key useless").add_argument("key_id")
     _command(commands, "requeue", _requeue, "take a running job from its worker").add_argument("job_id")
     return parser
+
+
+def _add_create_key(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    create = _command(commands, "create-key", _create_key, "make an API key and print it, once")
+    create.add_argument("owner")
+    create.add_argument("--name", default="", help="what it is for")
+    scopes = [scope.value for scope in Scope]
+    what = "what it allows; may be repeated; default: read, submit and control"
+    create.add_argument("--scope", action="append", choices=scopes, help=what)
+    create.add_argument("--days", type=float, help="how long it is good for; default: until it is revoked")
 
 
 def _command(
@@ -56,14 +68,23 @@ def _migrate(db: Database, _settings: DomainSettings, _arguments: argparse.Names
 
 
 def _create_key(db: Database, settings: DomainSettings, arguments: argparse.Namespace) -> int:
-    return _say(create_key(db, arguments.owner, settings.key_pepper))
+    scopes = [Scope(word) for word in arguments.scope or WORKING_SCOPES]
+    seconds = None if arguments.days is None else int(arguments.days * 86400)
+    named = {"name": arguments.name, "scopes": scopes, "expire_seconds": seconds}
+    return _say(create_key(db, arguments.owner, settings.key_pepper, **named))
 
 
 def _list_keys(db: Database, _settings: DomainSettings, _arguments: argparse.Namespace) -> int:
     for key in list_keys(db):
-        until = f"revoked {key.revoke_time:%Y-%m-%d %H:%M}" if key.revoke_time else "in use"
-        _say(f"{key.id}\t{key.owner_id}\t{key.create_time:%Y-%m-%d %H:%M}\t{until}")
+        created = f"{key.create_time:%Y-%m-%d %H:%M}"
+        _say("\t".join([key.id, key.owner, created, _state_of(key), ",".join(key.scopes), key.name]).rstrip())
     return 0
+
+
+def _state_of(key: KeyView) -> str:
+    if key.revoke_time is not None:
+        return f"revoked {key.revoke_time:%Y-%m-%d %H:%M}"
+    return "in use" if key.expire_time is None else f"until {key.expire_time:%Y-%m-%d %H:%M}"
 
 
 def _revoke_key(db: Database, _settings: DomainSettings, arguments: argparse.Namespace) -> int:

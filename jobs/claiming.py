@@ -16,6 +16,7 @@ from jobs.db import Database
 from jobs.ending import fail
 from jobs.errors import Unavailable
 from jobs.lease import Lease
+from jobs.quotas import NO_LIMITS, Limits, exhausted_owners, within_running
 from jobs.spec import JobSpec
 from jobs.states import JobState, Move
 from jobs.tables import IS_QUEUED, Job, JobAttempt, JobCheckpoint
@@ -38,6 +39,10 @@ class Claim:
     """All checkpoint folders that have a row; any other folder was never announced, or was meant to be deleted."""
 
 
+class _QuotaFull(Exception):
+    """Another worker took the owner's last place in the same moment: undo the claim."""
+
+
 @dataclass(frozen=True)
 class _Claimant:
     attempt_id: str
@@ -54,13 +59,26 @@ class _Taken:
 
 
 def claim(
-    db: Database, *, worker_id: str, queues: Sequence[str], lease_seconds: float, job_id: str | None = None
+    db: Database,
+    *,
+    worker_id: str,
+    queues: Sequence[str],
+    lease_seconds: float,
+    job_id: str | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Claim | None:
-    """Take the next queued job of `queues`, or `job_id` if it is one of them; None if there is nothing to take."""
+    """Take the next queued job of `queues`, or `job_id` if it is one of them; None if there is nothing to take.
+
+    Jobs of owners who run as many as they may are passed over.
+    """
     claimant = _Claimant(uuid.uuid4().hex, worker_id, lease_seconds)
     try:
         with db.transaction() as session:
-            taken = _take(session, claimant, _next(queues, job_id))
+            taken = _take(session, claimant, _next(queues, job_id, limits))
+            if taken is not None and not within_running(session, taken.job.owner_id, limits):
+                raise _QuotaFull
+    except _QuotaFull:
+        return None
     except Unavailable:
         # The connection may have broken after the commit: then the job is ours, and nobody else would run it.
         taken = _taken(db, claimant)
@@ -69,8 +87,9 @@ def claim(
     return None if taken is None else _open(db, taken)
 
 
-def _next(queues: Sequence[str], job_id: str | None) -> sa.ScalarSelect[str]:
+def _next(queues: Sequence[str], job_id: str | None, limits: Limits) -> sa.ScalarSelect[str]:
     ready = sa.select(Job.id).where(IS_QUEUED, Job.queue.in_(queues), Job.not_before <= db_time())
+    ready = ready.where(Job.owner_id.not_in(exhausted_owners(limits)))
     if job_id is not None:
         ready = ready.where(Job.id == job_id)
     ready = ready.order_by(Job.rank, Job.create_time, Job.id).limit(1)

@@ -127,6 +127,22 @@ class Unauthenticated(JobsError):
     code = "unauthenticated"
 
 
+class Forbidden(JobsError):
+    """The key does not allow this; `scope` names what it lacks."""
+
+    code = "forbidden"
+
+    def __init__(self, message: str, *, scope: str) -> None:
+        super().__init__(message)
+        self.scope = scope
+
+
+class KeyNotFound(JobsError):
+    """No such API key, or not yours."""
+
+    code = "key_not_found"
+
+
 class QuotaExceeded(JobsError):
     """Too many jobs of this owner."""
 

@@ -5,6 +5,7 @@ Every write of an attempt is fenced by its lease and raises LeaseLost when anoth
 
 from __future__ import annotations
 
+from jobs.audit import prune as prune_audit
 from jobs.checkpoints import discard_checkpoint, record_checkpoint, record_rollback
 from jobs.claiming import Claim, claim
 from jobs.ending import cancelled, fail, pause, reap, requeue, succeed
@@ -25,6 +26,7 @@ __all__ = [
     "forget_worker",
     "heartbeat",
     "pause",
+    "prune_audit",
     "reap",
     "record_checkpoint",
     "record_guard",

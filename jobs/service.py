@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from jobs import audit
 from jobs.auth import Principal
 from jobs.clock import db_time
 from jobs.dataset_use import dataset_problems, hold_datasets
@@ -30,6 +31,7 @@ from jobs.history import (
 from jobs.ids import sortable_id
 from jobs.job_view import job_view, job_views
 from jobs.paging import id_before, token_behind
+from jobs.quotas import NO_LIMITS, Limits, check_queued
 from jobs.reports import CANCEL_REQUESTED
 from jobs.sources import check_sources
 from jobs.spec import JobSpec, spec_hash
@@ -70,13 +72,20 @@ _REQUEST_ID = re.compile(r"[!-~]{1,255}")
 
 
 def submit(
-    db: Database, principal: Principal, spec: JobSpec, *, roots: Sequence[Path], request_id: str | None = None
+    db: Database,
+    principal: Principal,
+    spec: JobSpec,
+    *,
+    roots: Sequence[Path],
+    request_id: str | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> tuple[JobView, bool]:
     """Accept a job; the flag says whether it was created now or by an earlier request with this `request_id`.
 
     Raises:
         InvalidSpec: a path in the spec is not under `roots`, or a dataset is not there or not fit.
         IdempotencyConflict: `request_id` came with another spec before.
+        QuotaExceeded: the owner has as many queued jobs as allowed.
     """
     if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
         raise InvalidArgument("an idempotency key is 1 to 255 visible ASCII characters")
@@ -85,7 +94,7 @@ def submit(
         return earlier, False
     check_sources(spec, roots, dataset_problems(db, principal, spec))
     try:
-        return _create(db, principal, spec, request_id), True
+        return _create(db, principal, spec, request_id, limits), True
     except IntegrityError:
         earlier = _earlier(db, principal, spec, request_id)  # a twin of this request was faster
         if earlier is None:
@@ -106,7 +115,7 @@ def _earlier(db: Database, principal: Principal, spec: JobSpec, request_id: str 
         return job_view(session, job)
 
 
-def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str | None) -> JobView:
+def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str | None, limits: Limits) -> JobView:
     row = {
         "id": sortable_id("job"),
         "owner_id": principal.owner_id,
@@ -126,6 +135,8 @@ def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str |
         if labels:
             session.execute(_LABEL, labels)
         hold_datasets(session, principal, job.id, spec)
+        audit.record(session, principal, "job.submit", job.id)
+        check_queued(session, job.owner_id, limits)
         return job_view(session, job)
 
 
@@ -177,7 +188,8 @@ def cancel(db: Database, principal: Principal, job_id: str) -> JobView:
         job = owned(session, principal, job_id, lock=True)
         if job.state in TERMINAL and job.state is not JobState.CANCELLED:
             raise _ended(job)
-        return job_view(session, _cancel(session, job))
+        seen = job.event_seq
+        return _changed(session, principal, "job.cancel", _cancel(session, job), seen)
 
 
 def resume(db: Database, principal: Principal, job_id: str) -> JobView:
@@ -190,9 +202,17 @@ def resume(db: Database, principal: Principal, job_id: str) -> JobView:
         job = owned(session, principal, job_id, lock=True)
         if job.state in TERMINAL:
             raise _ended(job)
+        seen = job.event_seq
         now = {"not_before": db_time(), "next_wake_time": db_time(), "stop_reason": None}
         resumed = move(session, Move.RESUME, [Job.id == job.id], Happening("resumed by its owner"), **now)
-        return job_view(session, resumed or job)
+        return _changed(session, principal, "job.resume", resumed or job, seen)
+
+
+def _changed(session: Session, principal: Principal, action: str, job: Job, seen: int) -> JobView:
+    """The job after a verb; an entry in the audit log where it has had an event since event `seen`."""
+    if job.event_seq > seen:
+        audit.record(session, principal, action, job.id)
+    return job_view(session, job)
 
 
 def _ended(job: Job) -> IllegalTransition:

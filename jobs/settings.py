@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from jobs.quotas import Limits
 from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.rundir import RunDir
 
@@ -41,6 +42,13 @@ class DomainSettings(BaseSettings):
         "`HOST:PORT`, comma separated. `ppo up` allows this machine's loopback.",
     )
 
+    max_running_jobs: int | None = Field(
+        None, ge=0, description="Jobs of one owner that run at once; more wait in the queue. Default: no limit."
+    )
+    max_queued_jobs: int | None = Field(
+        1000, ge=0, description="Jobs of one owner that may be queued; a further one is refused."
+    )
+
     @field_validator("home", "datasets_dir")
     @classmethod
     def _absolute(cls, folder: Path) -> Path:
@@ -68,6 +76,11 @@ class DomainSettings(BaseSettings):
     def webhook_egress(self) -> Egress:
         """Where webhooks may lead."""
         return Egress([RewardHost.parse(host) for host in self.webhook_hosts])
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of an owner for whom an administrator set no others."""
+        return Limits(self.max_running_jobs, self.max_queued_jobs)
 
     @property
     def runs_dir(self) -> Path:

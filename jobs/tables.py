@@ -279,14 +279,21 @@ class JobDataset(Base):
 
 
 class ApiKey(Base):
-    """An API key: whose it is, and its hash."""
+    """An API key: whose it is, what it allows, and its hash."""
 
     __tablename__ = "api_keys"
+    __table_args__ = (Index("ix_api_keys_owner_id_id", "owner_id", "id"),)
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     owner_id: Mapped[str] = mapped_column(String(128))
     key_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str] = mapped_column(String(64), server_default=sa.text("''"))
+    scopes: Mapped[str] = mapped_column(String(255), server_default=sa.text("'read submit control'"))
+    """Names with spaces between."""
     create_time: Mapped[datetime] = _now()
+    expire_time: Mapped[datetime | None]
+    last_use_time: Mapped[datetime | None]
+    """To the minute."""
     revoke_time: Mapped[datetime | None]
 
 

@@ -28,6 +28,8 @@ from worker.ticker import Ticker
 
 log = logging.getLogger(__name__)
 
+_PRUNE_SECONDS = 3600
+
 
 class Service:
     """All parts of one worker, wired. Made and run once in the main thread of a process."""
@@ -48,6 +50,7 @@ class Service:
             self._poller,
             Ticker("reap", self._reap, every_seconds=settings.reap_seconds),
             Ticker("presence", self._say_alive, every_seconds=settings.presence_seconds),
+            Ticker("audit", self._prune_audit, every_seconds=_PRUNE_SECONDS),
         ]
         if settings.errands:
             desk = ErrandDesk(db=self._db, settings=settings, gauges=self._gauges, shutdown=self._shutdown)
@@ -113,6 +116,7 @@ class Service:
             worker_id=settings.worker_id,
             queues=settings.queue_names,
             lease_seconds=settings.lease_seconds,
+            limits=settings.limits,
         )
         if claim is None:
             return None
@@ -164,6 +168,9 @@ class Service:
             log.warning("%s: its worker is lost; the job is returned", job_id)
             self._gauges.reaped.inc()
         errand_work.tidy_errands(self._db)
+
+    def _prune_audit(self) -> None:
+        lifecycle.prune_audit(self._db, days=self._settings.audit_days)
 
     def _say_alive(self) -> None:
         lifecycle.beat_worker(

@@ -68,6 +68,8 @@ class WorkerSettings(DomainSettings):
     """An engine is killed this long after the last heartbeat that succeeded was sent; less than the lease."""
     reap_seconds: Seconds = 10
     """How often jobs whose lease ran out are looked for."""
+    audit_days: float = Field(365, gt=0)
+    """Days after which entries of the audit log are forgotten."""
     presence_seconds: Seconds = 10
     """How often the worker says that it lives, for the list of workers and Prometheus' discovery."""
     grace_seconds: Seconds = 10

@@ -79,8 +79,8 @@ def test_operators_make_list_and_revoke_keys(
     _, key = run("create-key", "ann")
     assert authenticate(Database(sqlite_url), key, PEPPER) == ANN
     _, listed = run("list-keys")
-    key_id, owner, _, state = listed.split("\t")
-    assert (owner, state) == ("ann", "in use")
+    key_id, owner, _, state, scopes = listed.split("\t")
+    assert (owner, state, scopes) == ("ann", "in use", "read,submit,control")
     assert key not in listed
     assert run("revoke-key", key_id) == (0, "revoked")
     assert run("revoke-key", key_id)[0] == 1

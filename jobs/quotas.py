@@ -1,0 +1,128 @@
+"""How many jobs an owner may have at once: running ones, held back at the claim, and queued ones, refused at submit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from jobs import audit
+from jobs.access_requests import QuotaRequest, owner_name
+from jobs.access_tables import OwnerQuota
+from jobs.access_views import QuotaView, Usage
+from jobs.clock import db_time
+from jobs.db import Database
+from jobs.errors import QuotaExceeded
+from jobs.principal import Principal
+from jobs.states import JobState
+from jobs.tables import IS_RUNNING, Job
+
+_UNLIMITED = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of an owner for whom an administrator set no others; None: none."""
+
+    running: int | None = None
+    queued: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+def check_queued(session: Session, owner_id: str, limits: Limits) -> None:
+    """Refuse what has just put one more job into the queue; call it last in the transaction.
+
+    Raises:
+        QuotaExceeded: more are queued now than the owner may have.
+    """
+    _in_turn(session, owner_id)
+    override = sa.select(OwnerQuota.max_queued_jobs).where(OwnerQuota.owner_id == owner_id).scalar_subquery()
+    limit = sa.func.coalesce(override, _number(limits.queued))
+    counted = _of(owner_id, JobState.QUEUED)
+    queued, most = session.execute(sa.select(counted.label("queued"), limit.label("most"))).one()
+    if queued > most:
+        raise QuotaExceeded(
+            f"{most} of your jobs are queued, which is your quota: wait until some have started, cancel some, "
+            "or ask an administrator for more"
+        )
+
+
+def exhausted_owners(limits: Limits) -> sa.CompoundSelect[str]:
+    """Owners who run as many jobs as they may. Reads the running jobs and the quotas, never the queue."""
+    most = sa.func.coalesce(OwnerQuota.max_running_jobs, _number(limits.running))
+    running = sa.select(Job.owner_id).outerjoin(OwnerQuota, OwnerQuota.owner_id == Job.owner_id).where(IS_RUNNING)
+    full = running.group_by(Job.owner_id, OwnerQuota.max_running_jobs).having(sa.func.count() >= most)
+    # Who may run nothing has nothing that runs, and so would not be found above.
+    return full.union_all(sa.select(OwnerQuota.owner_id).where(OwnerQuota.max_running_jobs == 0))
+
+
+def within_running(session: Session, owner_id: str, limits: Limits) -> bool:
+    """Whether a claim in this transaction has left the owner within the quota, whatever others claim meanwhile."""
+    override = sa.select(OwnerQuota.max_running_jobs).where(OwnerQuota.owner_id == owner_id)
+    most = session.scalar(override)
+    most = limits.running if most is None else most
+    if most is None:
+        return True
+    _in_turn(session, owner_id)
+    return (session.scalar(sa.select(_of(owner_id, JobState.RUNNING))) or 0) <= most
+
+
+def quota(db: Database, owner_id: str, limits: Limits) -> QuotaView:
+    """What an owner may have and has."""
+    with db.read() as session:
+        return _view(session, owner_id, limits)
+
+
+def set_quota(db: Database, principal: Principal, owner_id: str, wanted: QuotaRequest, limits: Limits) -> QuotaView:
+    """Allow an owner so many jobs. What runs and waits already is left alone.
+
+    The caller must be an administrator; `api.operations` sees to that.
+    """
+    values = wanted.model_dump()
+    row = {"owner_id": owner_name(owner_id), **values, "update_time": db_time()}
+    with db.transaction() as session:
+        insert = postgresql.insert if _is_postgres(session) else sqlite.insert
+        put = insert(OwnerQuota).values(row)
+        session.execute(put.on_conflict_do_update(index_elements=["owner_id"], set_=row))
+        audit.record(session, principal, "quota.set", owner_id, **values)
+        return _view(session, owner_id, limits)
+
+
+def _view(session: Session, owner_id: str, limits: Limits) -> QuotaView:
+    override = session.get(OwnerQuota, owner_id)
+    running, queued = session.execute(
+        sa.select(_of(owner_id, JobState.RUNNING).label("running"), _of(owner_id, JobState.QUEUED).label("queued"))
+    ).one()
+    most_running = None if override is None else override.max_running_jobs
+    most_queued = None if override is None else override.max_queued_jobs
+    return QuotaView(
+        owner=owner_id,
+        running_jobs=Usage(used=running, limit=limits.running if most_running is None else most_running),
+        queued_jobs=Usage(used=queued, limit=limits.queued if most_queued is None else most_queued),
+        is_default=most_running is None and most_queued is None,
+    )
+
+
+def _of(owner_id: str, state: JobState) -> sa.ScalarSelect[int]:
+    return sa.select(sa.func.count()).where(Job.owner_id == owner_id, Job.state == state).scalar_subquery()
+
+
+def _number(limit: int | None) -> sa.ColumnElement[int]:
+    return sa.literal(_UNLIMITED if limit is None else limit, sa.BigInteger())
+
+
+def _in_turn(session: Session, owner_id: str) -> None:
+    """From here to its end one transaction of an owner at a time, so that two cannot both take the last place.
+
+    On SQLite all writers take turns anyway. A row would do as well, but most owners have none.
+    """
+    if _is_postgres(session):
+        session.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(f"quota:{owner_id}", 0))))
+
+
+def _is_postgres(session: Session) -> bool:
+    return session.get_bind().dialect.name == "postgresql"
