@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import structlog
 from pydantic import SecretStr
 
+from api.operations import Operation
+from api.rate import Allowance, Buckets, Rate
 from api.threads import in_thread
+from jobs.audit import record_refusal
 from jobs.auth import LOCAL, Principal, authenticate, has_keys
 from jobs.db import Database
-from jobs.errors import Unauthenticated
+from jobs.errors import Forbidden, JobNotFound, JobsError, KeyNotFound, QuotaExceeded, Unauthenticated, Unavailable
+from jobs.principal import scope_text
+
+log = structlog.get_logger()
 
 TRUSTED_SECONDS = 1.0
 """How long a key that was found valid is not looked up again; so long a revoked one may still be used."""
 _MOST_KEYS = 10_000
+_NOTED = (Forbidden, JobNotFound, KeyNotFound, QuotaExceeded)
+"""Refusals that the audit log keeps. An invalid spec or a job that has ended says nothing about access."""
+
+
+def permit(principal: Principal, operation: Operation) -> None:
+    """Raise Forbidden unless the key allows the operation."""
+    if operation.scope is not None and not principal.may(operation.scope):
+        raise Forbidden(
+            f"your key lacks the scope `{operation.scope}`; it has: {scope_text(principal.scopes) or 'none'}",
+            scope=operation.scope,
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -47,6 +65,14 @@ class KnownCallers:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request comes from and what it is called, for the audit log."""
+
+    request_id: str
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Door:
     """One listening address and its rule: a valid key, or this machine while no key exists."""
 
@@ -54,13 +80,29 @@ class Door:
     pepper: SecretStr
     host: str
     known: KnownCallers
+    buckets: Buckets
+    rate: Rate | None
 
-    async def enter(self, authorization: str | None) -> Principal:
+    async def enter(self, authorization: str | None, origin: Origin) -> Principal:
         """The caller behind an `Authorization` value.
 
         Raises:
             Unauthenticated: no key, an unknown key, or another scheme than Bearer.
         """
+        principal = await self._caller(authorization)
+        return replace(principal, request_id=origin.request_id, address=origin.address)
+
+    def count(self, principal: Principal) -> Allowance | None:
+        """Count a request against its owner's rate; None where there is no limit, as without keys.
+
+        Raises:
+            RateLimited: too many in a short time.
+        """
+        if self.rate is None or principal.key_id is None:
+            return None
+        return self.buckets.take(principal.owner_id, self.rate)
+
+    async def _caller(self, authorization: str | None) -> Principal:
         principal = None if authorization is None else self.known.get(authorization)
         if principal is not None:
             return principal
@@ -77,6 +119,17 @@ class Door:
         principal = authenticate(self.db, key.strip(), self.pepper)
         self.known.add(authorization, principal)
         return principal
+
+    async def note_refusal(
+        self, principal: Principal, operation: Operation, target: str | None, error: JobsError
+    ) -> None:
+        """Write into the audit log that somebody was kept from a change that was not theirs to make."""
+        if not operation.changes or not isinstance(error, _NOTED):
+            return
+        try:
+            await in_thread(record_refusal, self.db, principal, operation.action, target, error.code)
+        except Unavailable:
+            log.warning("refusal_not_audited", action=operation.action, code=error.code)
 
     def keyless(self) -> bool:
         """Whether callers need no key now: the address is loopback and nobody has made a key."""

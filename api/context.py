@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from api.access import KnownCallers
 from api.meters import Meters
+from api.rate import Buckets
 from api.settings import ApiSettings
 from api.watch import Pace
 from jobs.db import Database
@@ -20,5 +21,6 @@ class Context:
     db: Database
     meters: Meters = field(default_factory=Meters)
     pace: Pace = field(default_factory=Pace)
+    buckets: Buckets = field(default_factory=Buckets)
     known_callers: KnownCallers = field(default_factory=KnownCallers)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from jobs.errors import JobsError
 
 
@@ -51,3 +53,14 @@ class RequestRefused(JobsError):
     """The request cannot be served in this form."""
 
     code = "request_refused"
+
+
+class RateLimited(JobsError):
+    """Too many requests of this owner in a short time; `RateLimit` says how many are left."""
+
+    code = "rate_limited"
+
+    def __init__(self, message: str, *, retry_after_seconds: int, headers: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        self.headers = dict(headers)

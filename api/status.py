@@ -45,6 +45,8 @@ TABLE: dict[type[JobsError], Status] = {
     ),
     domain.InvalidDataset: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.INVALID_ARGUMENT, "Invalid dataset"),
     domain.Unauthenticated: Status(HTTPStatus.UNAUTHORIZED, StatusCode.UNAUTHENTICATED, "No usable API key"),
+    domain.Forbidden: Status(HTTPStatus.FORBIDDEN, StatusCode.PERMISSION_DENIED, "Not allowed for this key"),
+    domain.KeyNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.NOT_FOUND, "No such key"),
     domain.QuotaExceeded: Status(HTTPStatus.TOO_MANY_REQUESTS, StatusCode.RESOURCE_EXHAUSTED, "Too many jobs", 30),
     domain.WebhookNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.NOT_FOUND, "No such webhook"),
     domain.AlreadyExists: Status(HTTPStatus.CONFLICT, StatusCode.ALREADY_EXISTS, "Exists already"),
@@ -60,6 +62,7 @@ TABLE: dict[type[JobsError], Status] = {
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE, StatusCode.INVALID_ARGUMENT, "Unsupported media type"
     ),
     door.HostNotAllowed: Status(HTTPStatus.FORBIDDEN, StatusCode.PERMISSION_DENIED, "Host not allowed"),
+    door.RateLimited: Status(HTTPStatus.TOO_MANY_REQUESTS, StatusCode.RESOURCE_EXHAUSTED, "Too many requests", 1),
     door.RequestRefused: Status(HTTPStatus.BAD_REQUEST, StatusCode.INVALID_ARGUMENT, "Request refused"),
 }
 """Every refusal. A subclass without a row of its own is a defect that a test finds."""

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from jobs import audit
 from jobs.auth import Principal
 from jobs.dataset_rows import DatasetFormat, convert
 from jobs.db import Database
@@ -131,6 +132,7 @@ def add(
         with db.transaction() as session:
             session.add(row)
             session.flush()
+            audit.record(session, principal, "dataset.create", row.id, sha256=row.sha256, rows=row.rows)
             return _view(row), True
     except IntegrityError:
         final.unlink()
@@ -212,6 +214,7 @@ def delete(db: Database, principal: Principal, dataset_id: str, folder: Path) ->
             more = " and more" if len(jobs) > _SHOWN_JOBS else ""
             raise DatasetInUse(f"jobs that have not ended need it: {', '.join(jobs[:_SHOWN_JOBS])}{more}")
         session.delete(row)
+        audit.record(session, principal, "dataset.delete", row.id)
     (folder / dataset_file(dataset_id)).unlink(missing_ok=True)
 
 

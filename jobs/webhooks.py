@@ -14,6 +14,7 @@ from pydantic import BaseModel, SecretStr
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from jobs import audit
 from jobs.auth import Principal
 from jobs.clock import db_time
 from jobs.db import Database
@@ -63,6 +64,7 @@ def create(
         with db.transaction() as session:
             row = _insert(session, principal.owner_id, **spec.model_dump(mode="json"))
             shown = _view(row).model_dump()
+            audit.record(session, principal, "webhook.create", row.id)
             return NewWebhookView(**shown, secret=secret_of(row.salt, pepper))
     except IntegrityError as error:
         raise AlreadyExists(_KNOWN) from error
@@ -104,6 +106,7 @@ def update(
             row = _owned(session, principal, webhook_id, lock=True)
             if changes.get("enabled") is False:
                 drop_waiting(session, row.id)
+            audit.record(session, principal, "webhook.update", row.id, fields=sorted(changes))
             return _view(_set(session, row, **changes))
     except IntegrityError as error:
         raise AlreadyExists(_KNOWN) from error
@@ -114,6 +117,7 @@ def delete(db: Database, principal: Principal, webhook_id: str) -> None:
     with db.transaction() as session:
         row = _owned(session, principal, webhook_id, lock=True)
         session.execute(sa.delete(Webhook).where(Webhook.id == row.id))
+        audit.record(session, principal, "webhook.delete", row.id)
 
 
 def rotate_secret(db: Database, principal: Principal, webhook_id: str, *, pepper: SecretStr) -> WebhookSecretView:
@@ -124,6 +128,7 @@ def rotate_secret(db: Database, principal: Principal, webhook_id: str, *, pepper
         row = _set(session, row, salt=new_salt(), previous_salt=row.salt, previous_until=until)
         if row.previous_until is None:
             raise AssertionError("it was just set")
+        audit.record(session, principal, "webhook.rotate_secret", row.id)
         return WebhookSecretView(secret=secret_of(row.salt, pepper), previous_until=row.previous_until)
 
 

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from api.context import Context
 from api.http import (
+    access_routes,
     catalogue_routes,
     checkpoint_routes,
     dataset_routes,
@@ -25,11 +26,12 @@ from api.http.edge import Edge
 from api.live_jobs import LiveJobs
 from api.meters import ServiceState
 from jobs import service
+from jobs.access_requests import KeyRequest, QuotaRequest
 from jobs.spec import JobSpec
 from jobs.webhook_spec import WebhookChanges, WebhookSpec
 from ppo_engine.errands import PreviewRequest
 
-_ROUTERS = (
+ROUTERS = (
     job_routes.router,
     progress_routes.router,
     checkpoint_routes.router,
@@ -37,6 +39,7 @@ _ROUTERS = (
     webhook_routes.router,
     catalogue_routes.router,
     errand_routes.router,
+    access_routes.router,
     operations_routes.router,
 )
 _REF = "#/components/schemas/{model}"
@@ -63,7 +66,7 @@ def create_app(context: Context) -> FastAPI:
             partial(service.workers, context.db),
         )
     )
-    for router in _ROUTERS:
+    for router in ROUTERS:
         app.include_router(router)
     errors.install(app)
     app.add_middleware(Edge, meters=context.meters)
@@ -77,7 +80,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         components = document.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
-        for model in (JobSpec, PreviewRequest, WebhookSpec, WebhookChanges, errors.ProblemDetails):
+        named = (JobSpec, PreviewRequest, WebhookSpec, WebhookChanges, KeyRequest, QuotaRequest, errors.ProblemDetails)
+        for model in named:
             schema = model.model_json_schema(ref_template=_REF)
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema

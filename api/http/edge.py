@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.http.errors import defect_response
 from api.http.reader import Reader
 from api.meters import Meters
+from api.rate import Allowance
 from api.request_id import HEADER, request_id
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -49,6 +50,9 @@ class Edge:
                 headers = MutableHeaders(scope=message)
                 headers[HEADER] = request.state.request_id
                 headers["X-Content-Type-Options"] = "nosniff"
+                allowance: Allowance | None = getattr(request.state, "allowance", None)
+                if allowance is not None:
+                    headers.update(allowance.headers())
                 if not await reader.drain():
                     headers["Connection"] = "close"
             await send(message)

@@ -14,8 +14,12 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from api import errors as door
+from api.http.deps import door_of
+from api.operations import of_route
 from api.status import TABLE, retry_after_seconds, status_of, type_uri
+from jobs.auth import Principal
 from jobs.errors import (
+    Forbidden,
     IllegalTransition,
     InvalidArgument,
     JobNotFound,
@@ -46,6 +50,7 @@ class ProblemDetails(BaseModel):
     errors: list[Problem] = []
     state: str | None = Field(None, description="The job's state, where that is the reason.")
     allowed_actions: list[str] | None = Field(None, description="Verbs the job's state allows.")
+    scope: str | None = Field(None, description="The scope that the key lacks, where that is the reason.")
 
 
 def install(app: FastAPI) -> None:
@@ -68,6 +73,7 @@ def problem_response(request: Request, error: JobsError, headers: Mapping[str, s
         errors=error.problems,
         state=error.state if isinstance(error, IllegalTransition) else None,
         allowed_actions=error.allowed_actions if isinstance(error, IllegalTransition) else None,
+        scope=error.scope if isinstance(error, Forbidden) else None,
     )
     content = details.model_dump(mode="json", exclude_none=True)
     return JSONResponse(content, status.http.value, {**_headers(error), **(headers or {})}, media_type=MEDIA_TYPE)
@@ -82,6 +88,10 @@ def _headers(error: JobsError) -> dict[str, str]:
     headers = {"Cache-Control": "no-store"}
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="ppo"'
+    if isinstance(error, Forbidden):
+        headers["WWW-Authenticate"] = f'Bearer realm="ppo", error="insufficient_scope", scope="{error.scope}"'
+    if isinstance(error, door.RateLimited):
+        headers |= error.headers
     seconds = retry_after_seconds(error)
     if seconds is not None:
         headers["Retry-After"] = str(seconds)
@@ -92,6 +102,11 @@ async def _on_jobs_error(request: Request, error: JobsError) -> JSONResponse:
     if status_of(error).http is HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request_failed", exc_info=error)
         return defect_response(request)
+    principal: Principal | None = getattr(request.state, "principal", None)
+    if principal is not None:
+        operation = of_route(request.method, request.scope["route"].path)
+        target = next(iter(request.path_params.values()), None)
+        await door_of(request.app.state.context).note_refusal(principal, operation, target, error)
     return problem_response(request, error)
 
 

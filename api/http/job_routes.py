@@ -70,7 +70,8 @@ def submit(
     request_id = from_header(idempotency_key)
     spec = parse_spec(document)
     roots = context.settings.model_roots
-    job, created = service.submit(context.db, caller, spec, roots=roots, request_id=request_id)
+    limits = context.settings.limits
+    job, created = service.submit(context.db, caller, spec, roots=roots, request_id=request_id, limits=limits)
     headers = {"Location": f"/v1/jobs/{job.id}", "ETag": _quoted(job.etag)}
     if not created:
         headers["Idempotency-Replayed"] = "true"

@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2 as details
 from google.rpc import status_pb2
 
 from api.status import retry_after_seconds, status_of
-from jobs.errors import IllegalTransition, InvalidSpec, JobsError, Problem
+from jobs.errors import Forbidden, IllegalTransition, InvalidSpec, JobsError, Problem, QuotaExceeded
 
 DOMAIN = "ppo.v1"
 
@@ -33,11 +33,18 @@ def status(error: JobsError, request_id: str) -> status_pb2.Status:
         retry = details.RetryInfo()
         retry.retry_delay.FromSeconds(seconds)
         parts.append(retry)
+    if isinstance(error, QuotaExceeded):
+        parts.append(_quota_failure(message))
     if error.problems:
         root = "spec" if isinstance(error, InvalidSpec) else ""
         parts.append(_bad_request(error.problems, root))
     code: int = status_of(error).grpc.value[0]
     return status_pb2.Status(code=code, message=_cut(message, 1000), details=[_packed(part) for part in parts])
+
+
+def _quota_failure(message: str) -> details.QuotaFailure:
+    violation = details.QuotaFailure.Violation(subject="owner", description=_cut(message, 500))
+    return details.QuotaFailure(violations=[violation])
 
 
 def _bad_request(problems: Sequence[Problem], root: str) -> details.BadRequest:
@@ -75,6 +82,8 @@ def field_path(root: str, pointer: str) -> str:
 
 
 def _metadata(error: JobsError) -> dict[str, str]:
+    if isinstance(error, Forbidden):
+        return {"scope": error.scope}
     if not isinstance(error, IllegalTransition):
         return {}
     return {"state": error.state, "allowed_actions": ",".join(error.allowed_actions)}

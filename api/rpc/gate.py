@@ -8,13 +8,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 import structlog
 from grpc_status import rpc_status
 
-from api.access import Door
+from api.access import Door, Origin, permit
 from api.meters import Meters
+from api.operations import of_rpc
 from api.request_id import HEADER, request_id
 from api.rpc.errors import status
 from api.status import status_of
@@ -58,7 +60,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _single(self, method: str, serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def served(request: Any, context: Any) -> Any:
-            async with self._guard(method, context):
+            async with self._guard(method, request, context):
                 return await serve(request, context)
 
         return served
@@ -66,25 +68,33 @@ class Gate(grpc.aio.ServerInterceptor):
     def _stream(self, method: str, serve: Callable[..., AsyncGenerator[Any]]) -> Callable[..., AsyncGenerator[Any]]:
         async def served(request: Any, context: Any) -> AsyncGenerator[Any]:
             with self._meters.streams.labels("grpc").track_inprogress():
-                async with self._guard(method, context, timed=False), aclosing(serve(request, context)) as messages:
+                guard = self._guard(method, request, context, timed=False)
+                async with guard, aclosing(serve(request, context)) as messages:
                     async for message in messages:
                         yield message
 
         return served
 
     @asynccontextmanager
-    async def _guard(self, method: str, context: Any, *, timed: bool = True) -> AsyncIterator[None]:
+    async def _guard(self, method: str, request: Any, context: Any, *, timed: bool = True) -> AsyncIterator[None]:
         started, code = time.perf_counter(), grpc.StatusCode.OK
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
         call_id = request_id(metadata.get(HEADER))
         # Never unbound: every call has a context of its own, which ends with it.
         structlog.contextvars.bind_contextvars(request_id=call_id)
+        operation, principal = of_rpc(method), None
         try:
             await context.send_initial_metadata(((HEADER, call_id),))
-            CALLER.set(await self._door.enter(metadata.get("authorization")))
+            origin = Origin(call_id, peer_address(context.peer()))
+            principal = await self._door.enter(metadata.get("authorization"), origin)
+            CALLER.set(principal)
+            self._door.count(principal)
+            permit(principal, operation)
             yield
         except JobsError as error:
             code = status_of(error).grpc
+            if principal is not None:
+                await self._door.note_refusal(principal, operation, _target(request), error)
             await _refuse(context, error, call_id)
         except (asyncio.CancelledError, GeneratorExit):
             code = grpc.StatusCode.CANCELLED
@@ -106,3 +116,15 @@ class Gate(grpc.aio.ServerInterceptor):
 async def _refuse(context: Any, error: JobsError, call_id: str) -> None:
     """Ends the call; raises what grpc ends a handler with."""
     await context.abort_with_status(rpc_status.to_status(status(error, call_id)))
+
+
+def peer_address(peer: str) -> str | None:
+    """The address in grpc's `ipv4:1.2.3.4:567` or `ipv6:%5B::1%5D:567`; None for a peer without one."""
+    kind, _, rest = peer.partition(":")
+    return unquote(rest).rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else None
+
+
+def _target(request: Any) -> str | None:
+    """What the call is about: the first field whose name is that of an id."""
+    names = ("job_id", "dataset_id", "webhook_id", "key_id", "owner")
+    return next((value for name in names if (value := getattr(request, name, ""))), None)

@@ -8,11 +8,19 @@ from grpc_reflection.v1alpha import reflection
 
 from api.access import Door
 from api.context import Context
+from api.rpc.access import AccessServicer
 from api.rpc.catalogue import CatalogueServicer
 from api.rpc.datasets import DatasetServicer
 from api.rpc.gate import Gate
 from api.rpc.servicer import Servicer
-from api.rpc.v1 import catalogue_service_pb2, dataset_service_pb2, job_service_pb2, webhook_service_pb2
+from api.rpc.v1 import (
+    access_service_pb2,
+    catalogue_service_pb2,
+    dataset_service_pb2,
+    job_service_pb2,
+    webhook_service_pb2,
+)
+from api.rpc.v1.access_service_pb2_grpc import add_AccessServiceServicer_to_server
 from api.rpc.v1.catalogue_service_pb2_grpc import add_CatalogueServiceServicer_to_server
 from api.rpc.v1.dataset_service_pb2_grpc import add_DatasetServiceServicer_to_server
 from api.rpc.v1.job_service_pb2_grpc import add_JobServiceServicer_to_server
@@ -24,6 +32,7 @@ FILES = (
     catalogue_service_pb2.DESCRIPTOR,
     dataset_service_pb2.DESCRIPTOR,
     webhook_service_pb2.DESCRIPTOR,
+    access_service_pb2.DESCRIPTOR,
 )
 SERVICES = tuple(service.full_name for file in FILES for service in file.services_by_name.values())
 """Every service of this door but health and reflection."""
@@ -34,7 +43,9 @@ class GrpcDoor:
 
     def __init__(self, context: Context) -> None:
         settings = context.settings
-        door = Door(context.db, settings.key_pepper, settings.grpc_host, context.known_callers)
+        door = Door(
+            context.db, settings.key_pepper, settings.grpc_host, context.known_callers, context.buckets, settings.rate
+        )
         self._server = grpc.aio.server(
             interceptors=[Gate(door, context.meters)],
             options=_options(settings.max_body_bytes),
@@ -46,6 +57,7 @@ class GrpcDoor:
         add_CatalogueServiceServicer_to_server(CatalogueServicer(context), self._server)
         add_DatasetServiceServicer_to_server(DatasetServicer(context), self._server)
         add_WebhookServiceServicer_to_server(WebhookServicer(context), self._server)
+        add_AccessServiceServicer_to_server(AccessServicer(context), self._server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self.port = self._server.add_insecure_port(f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}")
 

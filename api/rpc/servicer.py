@@ -32,11 +32,12 @@ class Servicer(ErrandRpcs, ProgressRpcs):
     async def CreateJob(self, request: pb.CreateJobRequest, context: Any) -> pb.CreateJobResponse:
         """Submit a job."""
         document = convert.spec_document(request.spec)
-        roots = self._context.settings.model_roots
+        roots, limits = self._context.settings.model_roots, self._context.settings.limits
         request_id = checked(request.request_id) if request.request_id else None
 
         def submit() -> tuple[Any, bool]:
-            return service.submit(self._db, CALLER.get(), parse_spec(document), roots=roots, request_id=request_id)
+            spec = parse_spec(document)
+            return service.submit(self._db, CALLER.get(), spec, roots=roots, request_id=request_id, limits=limits)
 
         job, created = await in_thread(submit)
         return pb.CreateJobResponse(job=convert.job(job), created=created)

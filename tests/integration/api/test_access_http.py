@@ -13,6 +13,18 @@ from tests.support.specs import spec_document
 
 OPEN = {"/livez", "/readyz", "/metrics", "/metrics/jobs", "/sd/workers", "/problems", "/problems/{code}"}
 
+NAMES = {
+    "job_id": "job_0",
+    "step": 1,
+    "code": "internal",
+    "key_id": "key_0",
+    "dataset_id": "ds_0",
+    "errand_id": "errand_0",
+    "webhook_id": "wh_0",
+    "delivery_id": "whd_0",
+    "owner": "bob",
+}
+
 
 def operations(app: App) -> list[tuple[str, str]]:
     """Method and path template of every operation, from the document that clients get."""
@@ -38,7 +50,7 @@ def test_once_a_key_exists_every_route_of_v1_needs_one(app: App, ann: dict[str, 
     found = operations(app)
     assert {path for _, path in found if not path.startswith("/v1/")} == OPEN
     for method, path in found:
-        response = app.request(method, path.format(job_id="job_0", step=1, code="internal"), **body(method))
+        response = app.request(method, path.format_map(NAMES), **body(method))
         if path in OPEN:
             assert response.status_code == 200
         else:
@@ -51,7 +63,7 @@ def test_another_owners_job_does_not_exist_on_any_route(app: App, ann: dict[str,
     routes = [(method, path) for method, path in operations(app) if "{job_id}" in path]
     assert len(routes) >= 8
     for method, path in routes:
-        where = path.format(job_id=job_id, step=1)
+        where = path.format_map({**NAMES, "job_id": job_id})
         theirs = problem(app.request(method, where, headers=ann, **body(method)), 404, "not_found")
         nobodys = app.request(method, where.replace(job_id, "job_" + "0" * 26), headers=ann, **body(method)).json()
         assert {**theirs, "request_id": ""} == {**nobodys, "request_id": ""}
