@@ -52,7 +52,7 @@ _BODY = {
         ),
     },
 )
-async def add(
+async def add_dataset(
     context: Ctx, caller: Caller, request: Request, response: Response, query: Annotated[DatasetQuery, Query()]
 ) -> DatasetView:
     """Upload a dataset: JSON Lines, CSV or Parquet, as the body itself or as the part `file` of a form.
@@ -103,6 +103,6 @@ def get_dataset(context: Ctx, caller: Caller, dataset_id: DatasetId) -> DatasetV
     dependencies=[NO_QUERY],
     responses=responses(*_ACCESS, domain.DatasetNotFound, domain.DatasetInUse),
 )
-def delete(context: Ctx, caller: Caller, dataset_id: DatasetId) -> None:
+def delete_dataset(context: Ctx, caller: Caller, dataset_id: DatasetId) -> None:
     """Delete a dataset; refused while a job that has not ended needs it."""
     datasets.delete(context.db, caller, dataset_id, context.settings.datasets_dir)

@@ -49,7 +49,7 @@ def _takes(model: type[WebhookSpec] | type[WebhookChanges]) -> dict[str, Any]:
     openapi_extra=_takes(WebhookSpec),
     responses=responses(*_REFUSALS[:-1], *_BODY, domain.LimitReached),
 )
-def create(context: Ctx, caller: Caller, document: Document, response: Response) -> NewWebhookView:
+def create_webhook(context: Ctx, caller: Caller, document: Document, response: Response) -> NewWebhookView:
     """Make an endpoint. The answer has its signing secret, which is never shown again.
 
     Messages are `{type, timestamp, data}`, signed as [Standard Webhooks](https://www.standardwebhooks.com) are. Any 2xx
@@ -75,7 +75,7 @@ def list_webhooks(context: Ctx, caller: Caller, query: Annotated[PageQuery, Quer
 
 
 @router.get("/{webhook_id}", dependencies=[NO_QUERY], responses=responses(*_REFUSALS))
-def get(context: Ctx, caller: Caller, webhook_id: str) -> WebhookView:
+def get_webhook(context: Ctx, caller: Caller, webhook_id: str) -> WebhookView:
     """Get an endpoint, without its secret."""
     return webhooks.get(context.db, caller, webhook_id)
 
@@ -86,13 +86,13 @@ def get(context: Ctx, caller: Caller, webhook_id: str) -> WebhookView:
     openapi_extra=_takes(WebhookChanges),
     responses=responses(*_REFUSALS, *_BODY),
 )
-def update(context: Ctx, caller: Caller, webhook_id: str, document: Document) -> WebhookView:
+def update_webhook(context: Ctx, caller: Caller, webhook_id: str, document: Document) -> WebhookView:
     """Change what the body names. Disabling drops what still waits; enabling forgives past failures."""
     return webhooks.update(context.db, caller, webhook_id, document, egress=context.settings.webhook_egress)
 
 
 @router.delete("/{webhook_id}", status_code=204, dependencies=[NO_QUERY], responses=responses(*_REFUSALS))
-def delete(context: Ctx, caller: Caller, webhook_id: str) -> None:
+def delete_webhook(context: Ctx, caller: Caller, webhook_id: str) -> None:
     """Remove an endpoint, what still waits for it, and its log."""
     webhooks.delete(context.db, caller, webhook_id)
 
