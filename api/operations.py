@@ -76,6 +76,7 @@ OPERATIONS = (
         "WebhookService/RedeliverWebhook",
     ),
     Operation("reward.preview", SUBMIT, "POST /v1/rewards/preview", "JobService/PreviewReward"),
+    Operation("job.generate", SUBMIT, "POST /v1/jobs/{job_id}/generate", "JobService/Generate"),
     Operation("errand.get", READ, "GET /v1/errands/{errand_id}", "JobService/GetErrand"),
     Operation("schema.job", None, "GET /v1/schemas/job", "CatalogueService/GetJobSchema"),
     Operation("capabilities", None, "GET /v1/capabilities", "CatalogueService/GetCapabilities"),

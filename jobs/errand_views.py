@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from jobs.views import JobError, View
-from ppo_engine.errands import ErrandKind, RewardPreview
+from ppo_engine.errands import ErrandKind, Generation, RewardPreview
 
 
 class ErrandState(StrEnum):
@@ -31,3 +31,4 @@ class ErrandView(View):
     start_time: datetime | None
     end_time: datetime | None
     preview: RewardPreview | None = None
+    generation: Generation | None = None

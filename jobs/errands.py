@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 600.0
 KEPT_SECONDS = 3600.0
 """How long the answer can be read."""
 _ID = re.compile(r"errand_[0-9a-f]{32}")
-_ANSWERS = {ErrandKind.PREVIEW_REWARD: "preview"}
+_ANSWERS = {ErrandKind.PREVIEW_REWARD: "preview", ErrandKind.GENERATE: "generation"}
 """The field of the view that holds the answer."""
 
 

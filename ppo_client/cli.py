@@ -35,6 +35,7 @@ app.command()(results.checkpoints)
 app.command()(results.download)
 app.command()(results.report)
 app.command()(errands.preview)
+app.command()(errands.generate)
 app.add_typer(webhooks.app, name="webhooks")
 
 

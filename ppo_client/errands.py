@@ -10,7 +10,7 @@ from urllib.parse import quote
 from jobs.errand_views import ErrandView
 from ppo_client.errors import ClientError
 from ppo_client.transport import Transport
-from ppo_engine.errands import RewardPreview
+from ppo_engine.errands import Generation, RewardPreview
 
 _LOOK_SECONDS = 20.0
 """Longest wait within one request: less than what the transport bears."""
@@ -52,6 +52,35 @@ class Errands:
         if done.preview is None:
             raise ErrandFailed(_reason(done))
         return done.preview
+
+    def generate(
+        self,
+        job_id: str,
+        prompts: Sequence[str],
+        *,
+        step: str | int = "last",
+        compare_to: Sequence[str | int] = (),
+        score: bool = False,
+        timeout_seconds: float = 300.0,
+        **options: Any,
+    ) -> Generation:
+        """Answer prompts with a job's policy.
+
+        Args:
+            step: `last`, `best`, the step of a checkpoint, or `base`: before training.
+            compare_to: more of these.
+            score: score the responses with the job's rewards.
+            options: other fields of the request: records, samples_per_prompt, max_new_tokens, temperature, stop, seed.
+
+        Raises:
+            ErrandTimeout: not done after `timeout_seconds`.
+            ErrandFailed: the engine could not do it.
+        """
+        body = {"prompts": list(prompts), "step": step, "compare_to": list(compare_to), "score": score, **options}
+        done = self._errand(f"/v1/jobs/{quote(job_id, safe='')}/generate", body, timeout_seconds)
+        if done.generation is None:
+            raise ErrandFailed(_reason(done))
+        return done.generation
 
     def errand(self, errand_id: str, *, wait_seconds: float = 0.0) -> ErrandView:
         """An errand as it is, or once it has ended within `wait_seconds` (at most 20)."""

@@ -9,11 +9,22 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from ppo_engine.config import Config, Name, RewardComponent
+from ppo_engine.config import (
+    ChatConfig,
+    Config,
+    GenerationConfig,
+    ModelConfig,
+    Name,
+    ResourcesConfig,
+    RewardComponent,
+    StopString,
+)
 
 MAX_TEXTS = 256
+MAX_TOKENS = 2**18
+"""Of all responses of one generation together."""
 Text = Annotated[str, StringConstraints(max_length=100_000)]
 
 
@@ -21,6 +32,7 @@ class ErrandKind(StrEnum):
     """What can be asked."""
 
     PREVIEW_REWARD = "preview_reward"
+    GENERATE = "generate"
 
 
 class Answer(BaseModel):
@@ -128,3 +140,114 @@ class RewardPreview(Answer):
     scores: list[TextScore]
     findings: list[Finding]
     seconds: float
+
+
+# --- generation ---------------------------------------------------------------------------------------------------
+
+
+def _step_in_words(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+BASE, BEST, LAST = "base", "best", "last"
+StepName = Annotated[
+    str,
+    BeforeValidator(_step_in_words, json_schema_input_type=str | int),
+    StringConstraints(pattern=r"^(base|best|last|[0-9]{1,18})$"),
+]
+"""Weights of a job: those before training, of its best or last checkpoint, or of the checkpoint of a step."""
+
+
+class GenerationRequest(Config):
+    """Prompts, whose answers are wanted, and how they are sampled."""
+
+    prompts: list[Annotated[str, StringConstraints(min_length=1, max_length=100_000)]] = Field(
+        min_length=1, max_length=64, description="As in the job's spec: with `prompts.chat` there, what a user says."
+    )
+    records: list[dict[str, Any]] = Field(
+        default_factory=list,
+        max_length=64,
+        description="With `score`: one for each prompt, with what its JSON line would hold, for example `answer`.",
+    )
+    step: StepName = Field(LAST, description="`last`, `best`, the step of a checkpoint, or `base`: before training.")
+    compare_to: list[StepName] = Field(
+        default_factory=list, max_length=4, description="More of these; each answers the same prompts."
+    )
+    samples_per_prompt: int = Field(1, ge=1, le=16, description="Responses to each prompt.")
+    max_new_tokens: int | None = Field(
+        None, ge=1, le=4096, description="Longest response, tokens. Default: the job's generation.max_new_tokens."
+    )
+    temperature: float | None = Field(
+        None, ge=0.0, le=100.0, description="0: the likeliest token. Default: the job's generation.temperature."
+    )
+    stop: list[StopString] | None = Field(
+        None, max_length=16, description="A response also ends with one of these. Default: the job's generation.stop."
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="Of the sampling; the same for each of the compared weights.")
+    score: bool = Field(False, description="Score the responses with the job's rewards.")
+
+    @property
+    def steps(self) -> list[str]:
+        """All weights that answer."""
+        return [self.step, *self.compare_to]
+
+
+class Weights(Config):
+    """Which weights answer, and where they are."""
+
+    name: str
+    """As asked for."""
+    step: int | None = None
+    """None: before training."""
+    folder: str | None = None
+    """Checkpoint, relative to the run directory."""
+
+
+class GenerationWork(Config):
+    """A generation as the engine gets it: the request, and what it needs to know of the job."""
+
+    job_id: str
+    request: GenerationRequest
+    weights: list[Weights]
+    model: ModelConfig
+    generation: GenerationConfig
+    chat: ChatConfig | None = None
+    rewards: list[RewardComponent]
+    resources: ResourcesConfig
+
+
+class GeneratedResponse(Answer):
+    """One response to a prompt."""
+
+    prompt: int
+    """Place among the prompts."""
+    sample: int
+    response: str
+    response_tokens: int
+    finished: bool
+    """Ended with an end-of-text token or a stop text, not by length."""
+    score: float | None = None
+    """Weighted sum of the job's rewards; None without `score`, or where the run would not have one."""
+    components: dict[str, float] = {}
+    errors: dict[str, str] = {}
+    """Why a component has no value, by its name."""
+
+
+class GeneratedBy(Answer):
+    """What one set of weights answered, prompt by prompt."""
+
+    name: str
+    """As asked for: `base`, `best`, `last` or a step."""
+    step: int | None
+    """Step of the checkpoint; None: before training."""
+    responses: list[GeneratedResponse]
+    mean_score: float | None
+    mean_tokens: float
+    seconds: float
+
+
+class Generation(Answer):
+    """Answers to the same prompts, by the weights asked for, in that order."""
+
+    prompts: list[str]
+    answers: list[GeneratedBy]

@@ -119,6 +119,14 @@ class CheckpointCorrupt(EngineError):
     retryable = True
 
 
+class CheckpointGone(EngineError):
+    """A checkpoint was removed meanwhile, by newer or better ones."""
+
+    code = "checkpoint_gone"
+    category = Category.USER
+    suggestion = "Name another checkpoint of the job; checkpoint.keep_last and keep_best say how many are kept."
+
+
 class DiskFull(EngineError):
     """No space for a checkpoint."""
 

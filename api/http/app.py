@@ -29,7 +29,7 @@ from jobs import service
 from jobs.access_requests import KeyRequest, QuotaRequest
 from jobs.spec import JobSpec
 from jobs.webhook_spec import WebhookChanges, WebhookSpec
-from ppo_engine.errands import PreviewRequest
+from ppo_engine.errands import GenerationRequest, PreviewRequest
 
 ROUTERS = (
     job_routes.router,
@@ -42,6 +42,17 @@ ROUTERS = (
     access_routes.router,
     operations_routes.router,
 )
+_NAMED = (
+    JobSpec,
+    PreviewRequest,
+    GenerationRequest,
+    WebhookSpec,
+    WebhookChanges,
+    KeyRequest,
+    QuotaRequest,
+    errors.ProblemDetails,
+)
+"""Bodies that routes read themselves, for the document."""
 _REF = "#/components/schemas/{model}"
 
 
@@ -80,8 +91,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         components = document.setdefault("components", {})
         schemas = components.setdefault("schemas", {})
-        named = (JobSpec, PreviewRequest, WebhookSpec, WebhookChanges, KeyRequest, QuotaRequest, errors.ProblemDetails)
-        for model in named:
+        for model in _NAMED:
             schema = model.model_json_schema(ref_template=_REF)
             schemas.update(schema.pop("$defs", {}))
             schemas[model.__name__] = schema

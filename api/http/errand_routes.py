@@ -1,4 +1,4 @@
-"""Engine work while the caller waits: previews of rewards."""
+"""Engine work while the caller waits: previews of rewards, and answers of a job's policy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pydantic import Field
 from api import errors as door
 from api.errands import DEFAULT_WAIT_SECONDS, MAX_WAIT_SECONDS, asked, waited
 from api.http.body import json_object
-from api.http.deps import Caller, Ctx
+from api.http.deps import Caller, Ctx, JobId
 from api.http.errors import Responses, responses
 from api.http.queries import Query as Parameters
 from jobs import errors as domain
 from jobs.errand_views import ErrandView
+from jobs.generating import ask_generation
 from jobs.previews import ask_preview
 
 router = APIRouter(prefix="/v1", tags=["errands"])
@@ -52,15 +53,15 @@ Wait = Annotated[WaitQuery, Query()]
 Body = Annotated[dict[str, Any], Depends(json_object)]
 
 
+def _body(model: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{model}"}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 @router.post(
     "/rewards/preview",
     response_model=ErrandView,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/PreviewRequest"}}},
-        }
-    },
+    openapi_extra=_body("PreviewRequest"),
     responses={**_LATER, **responses(*_ASKED)},
 )
 async def preview_reward(context: Ctx, caller: Caller, document: Body, query: Wait) -> Answer:
@@ -71,6 +72,22 @@ async def preview_reward(context: Ctx, caller: Caller, document: Body, query: Wa
     correlation with the length; how far the second scoring differs; and findings in words.
     """
     ask = partial(ask_preview, context.db, caller, document, roots=context.settings.model_roots)
+    return _shown(await asked(context, caller, ask, query.timeout))
+
+
+@router.post(
+    "/jobs/{job_id}/generate",
+    response_model=ErrandView,
+    openapi_extra=_body("GenerationRequest"),
+    responses={**_LATER, **responses(*_ASKED, domain.JobNotFound)},
+)
+async def generate(context: Ctx, caller: Caller, job_id: JobId, document: Body, query: Wait) -> Answer:
+    """Answer prompts with a job's policy, as a checkpoint has it or as it was before training.
+
+    With `compare_to` several answer the same prompts, drawn with the same random numbers. The job's chat template,
+    system message and sampling are used unless the request says otherwise; with `score` its rewards too.
+    """
+    ask = partial(ask_generation, context.db, caller, job_id, document)
     return _shown(await asked(context, caller, ask, query.timeout))
 
 

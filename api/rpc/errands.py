@@ -11,12 +11,14 @@ from google.protobuf import json_format
 
 from api.context import Context
 from api.errands import DEFAULT_WAIT_SECONDS, MAX_WAIT_SECONDS, asked, waited
+from api.parameters import job_id
 from api.rpc import convert
 from api.rpc.gate import CALLER
 from api.rpc.v1 import job_service_pb2 as pb
 from api.rpc.v1.job_service_pb2_grpc import JobServiceServicer
 from jobs.errand_views import ErrandView
 from jobs.errors import InvalidArgument, Problem
+from jobs.generating import ask_generation
 from jobs.previews import ask_preview
 
 
@@ -32,6 +34,13 @@ class ErrandRpcs(JobServiceServicer):
         view = await asked(self._context, CALLER.get(), ask, _wait_seconds(request))
         return pb.PreviewRewardResponse(errand=errand(view))
 
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
+        """Answer prompts with a job's policy."""
+        job, body = job_id(request.job_id), convert.document(request.request)
+        ask = partial(ask_generation, self._context.db, CALLER.get(), job, body)
+        view = await asked(self._context, CALLER.get(), ask, _wait_seconds(request))
+        return pb.GenerateResponse(errand=errand(view))
+
     async def GetErrand(self, request: pb.GetErrandRequest, context: Any) -> pb.GetErrandResponse:
         """Wait for an answer that did not come in time."""
         view = await waited(self._context, CALLER.get(), request.errand_id, _wait_seconds(request))
@@ -43,7 +52,7 @@ def errand(view: ErrandView) -> pb.Errand:
     return json_format.ParseDict(view.model_dump(mode="json", exclude_none=True), pb.Errand())
 
 
-def _wait_seconds(request: pb.PreviewRewardRequest | pb.GetErrandRequest) -> float:
+def _wait_seconds(request: pb.PreviewRewardRequest | pb.GenerateRequest | pb.GetErrandRequest) -> float:
     if not request.HasField("timeout_seconds"):
         return DEFAULT_WAIT_SECONDS
     if not 0 <= request.timeout_seconds <= MAX_WAIT_SECONDS:

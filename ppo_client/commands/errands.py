@@ -1,4 +1,4 @@
-"""preview: work that an engine does while the command waits."""
+"""preview and generate: work that an engine does while the command waits."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from ppo_client import output
+from ppo_client import generation_output, output, preview_output
 from ppo_client.client import PPOClient
 from ppo_client.commands.exits import UnusableSpec
 from ppo_client.commands.jobs import read_spec
-from ppo_client.commands.options import Json, Key, Url, console
-from ppo_client.curves import number, sparkline
-from ppo_engine.errands import MAX_TEXTS, ComponentPreview, RewardPreview, Spread
+from ppo_client.commands.options import JobId, Json, Key, Url, console
+from ppo_engine.errands import MAX_TEXTS
 
 Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Longest wait for the answer, seconds.")]
 
@@ -41,63 +39,98 @@ def preview(
     if as_json:
         output.print_json(found)
     else:
-        _show(found)
+        preview_output.show(console, found)
+
+
+def generate(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+    job: JobId,
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be repeated.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", help="Prompts: a line each, or JSON Lines (.jsonl) with `prompt`.")
+    ] = None,
+    step: Annotated[
+        str, typer.Option("--step", help="last, best, base (before training) or a checkpoint's step.")
+    ] = "last",
+    compare: Annotated[list[str] | None, typer.Option("--compare", help="Another of these; may be repeated.")] = None,
+    score: Annotated[bool, typer.Option("--score", help="Score the responses with the job's rewards.")] = False,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Responses to each prompt.")] = 1,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="0: the likeliest token. Default: the job's.")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest response. Default: the job's.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampling.")] = 0,
+    timeout_seconds: Timeout = 300,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Answer prompts with a job's policy, side by side with others."""
+    records = [{"prompt": text} for text in prompt or []] + ([] if prompts is None else read_prompts(prompts))
+    if not records:
+        raise typer.BadParameter("give --prompt or --prompts")
+    options = {"temperature": temperature, "max_new_tokens": max_new_tokens}
+    with PPOClient(url, key) as client:
+        found = client.generate(
+            job,
+            [record["prompt"] for record in records],
+            step=step,
+            compare_to=compare or (),
+            score=score,
+            records=records,
+            samples_per_prompt=samples,
+            seed=seed,
+            timeout_seconds=timeout_seconds,
+            **{name: value for name, value in options.items() if value is not None},
+        )
+    if as_json:
+        output.print_json(found)
+    else:
+        generation_output.show(console, found)
+
+
+def read_prompts(path: Path) -> list[dict[str, Any]]:
+    """The prompts of a file, each in the record that rewards see.
+
+    Raises:
+        UnusableSpec: no such file, or a line that is no JSON object with a text `prompt`.
+    """
+    lines = _lines(path)
+    if path.suffix != ".jsonl":
+        return [{"prompt": line} for _, line in lines]
+    return [_object(path, number, line, "prompt") for number, line in lines]
 
 
 def read_texts(path: Path) -> list[dict[str, Any]]:
-    """The texts of a file; what a line has beside prompt, response and `record` is its record too.
+    """The texts of a file; a line's `record`, or all of the line, is what rewards see beside them.
 
     Raises:
         UnusableSpec: no such file, a line that is no JSON object with both texts, or more than MAX_TEXTS lines.
     """
+    lines = _lines(path)
+    if len(lines) > MAX_TEXTS:
+        raise UnusableSpec(f"{path} has {len(lines)} texts; at most {MAX_TEXTS} are scored at once")
+    return [_text(_object(path, number, line, "prompt", "response")) for number, line in lines]
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Number and text of every line that is not blank."""
     try:
         content = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UnusableSpec(f"cannot read {path}: {error}") from error
-    lines = [(number, line) for number, line in enumerate(content.splitlines(), 1) if line.strip()]
-    if len(lines) > MAX_TEXTS:
-        raise UnusableSpec(f"{path} has {len(lines)} texts; at most {MAX_TEXTS} are scored at once")
-    return [_text(path, number, line) for number, line in lines]
+    return [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
 
 
-def _text(path: Path, number: int, line: str) -> dict[str, Any]:
+def _object(path: Path, number: int, line: str, *names: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError as error:
         raise UnusableSpec(f"{path} line {number} is not JSON: {error}") from error
-    if not isinstance(found, dict) or not {"prompt", "response"} <= set(found):
-        raise UnusableSpec(f"{path} line {number} is not an object with `prompt` and `response`")
-    prompt, response, record = found.pop("prompt"), found.pop("response"), found.pop("record", {})
-    return {"prompt": prompt, "response": response, "record": {**found, **record}}
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), str) for name in names):
+        raise UnusableSpec(f"{path} line {number} is not an object with {' and '.join(f'`{name}`' for name in names)}")
+    return found
 
 
-def _show(found: RewardPreview) -> None:
-    table = output.table("reward", "weight", "mean", "std", "range", "lies", "length r", "same", "repeat", "failed")
-    for component in found.components:
-        table.add_row(*_row(component))
-    if found.total is not None:
-        table.add_row("sum", "", *_spread_cells(found.total), "", "")
-    console.print(table)
-    several = f"; {found.groups} prompts with several responses" if found.groups else ""
-    console.print(f"[dim]{found.texts} texts{several}; {found.seconds:.1f} s[/]")
-    for finding in found.findings:
-        text = Text(f"{finding.component or 'sum'}: ", style="bold yellow")
-        console.print(text.append(output.one_line(finding.message), style="not bold default"), soft_wrap=True)
-    if not found.findings:
-        console.print("[green]nothing speaks against these rewards[/]")
-
-
-def _row(component: ComponentPreview) -> list[str]:
-    repeat = "" if component.repeat_difference is None else number(component.repeat_difference)
-    weight = "shadow" if component.shadow else number(component.weight)
-    return [component.name, weight, *_spread_cells(component.spread), repeat, str(component.failed or "")]
-
-
-def _spread_cells(spread: Spread | None) -> list[str]:
-    if spread is None:
-        return [""] * 6
-    r = "" if spread.length_correlation is None else f"{spread.length_correlation:+.2f}"
-    same = "" if spread.zero_spread_share is None else f"{spread.zero_spread_share:.0%}"
-    lies = sparkline([float(count) for count in spread.histogram.counts], len(spread.histogram.counts))
-    range_ = f"{number(spread.minimum)} to {number(spread.maximum)}"
-    return [number(spread.mean), number(spread.std), range_, lies, r, same]
+def _text(line: dict[str, Any]) -> dict[str, Any]:
+    record = line.get("record", line)
+    return {"prompt": line["prompt"], "response": line["response"], "record": record}

@@ -18,6 +18,7 @@ from ppo_engine.config.algorithm import (
     Preset,
     Schedule,
     ScoreScaling,
+    StopString,
 )
 from ppo_engine.config.base import Config, Name, OneOf
 from ppo_engine.config.checks import CrossCheck, cross_checks, reward_checks
@@ -125,6 +126,7 @@ __all__ = [
     "SentimentRule",
     "SeparateValue",
     "SharedValue",
+    "StopString",
     "ToxicityRule",
     "TrainConfig",
     "ValueConfig",

@@ -144,6 +144,20 @@ def load_policy(config: ModelConfig, roots: Sequence[Path]) -> LanguageModel:
     return language
 
 
+def load_trained(config: ModelConfig, checkpoint: Path, roots: Sequence[Path]) -> LanguageModel:
+    """The policy as a checkpoint has it, for answering only.
+
+    Raises:
+        ModelUnavailable: a model, or the checkpoint's, cannot be loaded.
+    """
+    if config.lora is None:
+        return _folder_model(checkpoint / MODEL)
+    language = load_policy(config, roots)
+    adapters: Adapters = _lora().Adapters(language.model, config.lora, config.policy)
+    adapters.load(checkpoint / MODEL)
+    return language
+
+
 def _critic(config: ModelConfig, origin: Origin, restored: Restored | None, roots: Sequence[Path]) -> Critic | None:
     """A critic with its own trunk, if there is to be one; made before anything is put into the policy's layers."""
     if config.value.separate is None:

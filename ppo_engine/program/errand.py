@@ -11,10 +11,12 @@ from pydantic import BaseModel, ValidationError
 
 from ppo_engine import runtime
 from ppo_engine.egress import Egress
-from ppo_engine.errands import Answer, ErrandKind, PreviewRequest
+from ppo_engine.errands import Answer, ErrandKind, GenerationWork, PreviewRequest
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.events import Answered
+from ppo_engine.program.generate import generate
 from ppo_engine.program.preview import preview_reward
+from ppo_engine.rundir import RunDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,14 @@ def _preview(asked: PreviewRequest, setting: Setting) -> Answer:
     return preview_reward(asked, roots=setting.roots, egress=setting.egress, threads=setting.threads)
 
 
+def _generate(asked: GenerationWork, setting: Setting) -> Answer:
+    if setting.runs is None:
+        raise InvalidConfig("an errand about a job needs --runs")
+    run = RunDir(setting.runs / asked.job_id)
+    return generate(asked, run=run, roots=setting.roots, egress=setting.egress, threads=setting.threads)
+
+
 _WORK: Mapping[ErrandKind, tuple[type[BaseModel], Callable[..., Answer]]] = {
     ErrandKind.PREVIEW_REWARD: (PreviewRequest, _preview),
+    ErrandKind.GENERATE: (GenerationWork, _generate),
 }

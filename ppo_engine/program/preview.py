@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 from ppo_engine import runtime
-from ppo_engine.config import OnError, ResourcesConfig, RewardComponent
+from ppo_engine.config import ResourcesConfig, RewardComponent
 from ppo_engine.egress import Egress
 from ppo_engine.errands import ComponentPreview, Finding, PreviewRequest, RewardPreview, Spread, TextScore
-from ppo_engine.rewards import Exchange, build_component
-from ppo_engine.rewards.trial import Trial
+from ppo_engine.rewards import Exchange
+from ppo_engine.rewards.trial import Panel, Trial
 from ppo_engine.spread import spread_of
 
 _SATURATED, _ZERO_SPREAD, _CORRELATED = 0.5, 0.5, 0.8
@@ -32,55 +31,32 @@ def preview_reward(
     # Without a tokenizer, a dense reward is asked for a number per word.
     exchanges = [Exchange(text.prompt, text.response, text.record, len(text.response.split())) for text in asked.texts]
     device = runtime.start(ResourcesConfig(), threads=threads).device
-    trials: list[Trial] = []
-    previews: list[ComponentPreview] = []
-    for item in asked.rewards:
-        build = partial(build_component, item, roots=roots, device=device, egress=egress)
-        component, first = Trial.of(build, exchanges)
-        second = None if component is None or first.error else Trial.again(component, exchanges)
-        trials.append(first)
-        previews.append(_preview(item, first, second, exchanges))
-    totals = weighted_sums(asked.rewards, trials)
+    panel = Panel(asked.rewards, roots=roots, device=device, egress=egress)
+    trials = panel.score(exchanges)
+    again = panel.score(exchanges)
+    previews = [_preview(*three, exchanges) for three in zip(asked.rewards, trials, again, strict=True)]
+    totals = panel.sums(trials)
     total = _spread(totals, exchanges)
     return RewardPreview(
         texts=len(exchanges),
         groups=sum(count > 1 for count in Counter(map(_group, exchanges)).values()),
         total=total,
         components=previews,
-        scores=[text_score(index, asked.rewards, trials, totals[index]) for index in range(len(exchanges))],
+        scores=[
+            TextScore(
+                index=index,
+                total=totals[index],
+                components=panel.values_at(trials, index),
+                errors=panel.errors_at(trials, index),
+            )
+            for index in range(len(exchanges))
+        ],
         findings=[*(found for preview in previews for found in _of_component(preview)), *_of_spread(None, total)],
         seconds=perf_counter() - start,
     )
 
 
-def text_score(
-    index: int, rewards: Sequence[RewardComponent], trials: Sequence[Trial], total: float | None
-) -> TextScore:
-    """What all components say of one text."""
-    pairs = [
-        (item.name, trial.values[index], trial.errors_at(index)) for item, trial in zip(rewards, trials, strict=True)
-    ]
-    return TextScore(
-        index=index,
-        total=total,
-        components={name: value for name, value, _ in pairs if value is not None},
-        errors={name: reason for name, _, reason in pairs if reason is not None},
-    )
-
-
-def weighted_sums(rewards: Sequence[RewardComponent], trials: Sequence[Trial]) -> list[float | None]:
-    """The reward of each text as a run would add it up; None where it would fail, or leave the response out."""
-    sums: list[float | None] = []
-    for values in zip(*(trial.values for trial in trials), strict=True):
-        trained = [(item, value) for item, value in zip(rewards, values, strict=True) if not item.shadow]
-        lost = any(value is None and item.on_error is not OnError.ZERO for item, value in trained)
-        sums.append(None if lost else sum(item.weight * (value or 0.0) for item, value in trained))
-    return sums
-
-
-def _preview(
-    item: RewardComponent, first: Trial, second: Trial | None, exchanges: Sequence[Exchange]
-) -> ComponentPreview:
+def _preview(item: RewardComponent, first: Trial, again: Trial, exchanges: Sequence[Exchange]) -> ComponentPreview:
     scored = sum(value is not None for value in first.values)
     return ComponentPreview(
         name=item.name,
@@ -90,13 +66,13 @@ def _preview(
         failed=len(exchanges) - scored,
         error=first.error,
         spread=_spread(first.values, exchanges),
-        repeat_difference=None if second is None else _difference(first, second),
+        repeat_difference=_difference(first, again),
         seconds=first.seconds,
     )
 
 
-def _difference(first: Trial, second: Trial) -> float | None:
-    pairs = [(a, b) for a, b in zip(first.values, second.values, strict=True) if a is not None and b is not None]
+def _difference(first: Trial, again: Trial) -> float | None:
+    pairs = [(a, b) for a, b in zip(first.values, again.values, strict=True) if a is not None and b is not None]
     return max((abs(a - b) for a, b in pairs), default=None)
 
 

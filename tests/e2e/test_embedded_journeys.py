@@ -94,6 +94,20 @@ def test_from_submit_to_report_with_the_command(service, tmp_path):
     assert "env/reward_mean" in service.ppo("metrics", job["id"]).stdout
     assert "4 of 4 steps" in service.ppo("show", job["id"]).stdout
 
+    words = ("--prompt", "Mr. Darcy was", "--step", "last", "--compare", "base", "--score", "--temperature", "0")
+    compared = service.ppo("generate", job["id"], *words, "--json")
+    assert compared.returncode == 0, compared.stderr
+    found = json.loads(compared.stdout)
+    assert [(by["name"], by["step"]) for by in found["answers"]] == [("last", 4), ("base", None)]
+    answers = [by["responses"][0] for by in found["answers"]]
+    lines = [{"prompt": "Mr. Darcy was", "response": answer["response"]} for answer in answers]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    previewed = service.ppo("preview", "spec.json", "--texts", "texts.jsonl", "--json", cwd=tmp_path)
+    assert previewed.returncode == 0, previewed.stderr
+    # Asked outside of the job, the reward says of the same texts what the job's own said.
+    scores = [score["total"] for score in json.loads(previewed.stdout)["scores"]]
+    assert scores == pytest.approx([answer["score"] for answer in answers])
+
 
 def test_an_invalid_spec_is_refused_with_every_reason(service, client, tmp_path):
     spec = austen("wrong", 4, model={"policy": {"path": "no-such-model"}}, kl={"penaltie": "kl"})

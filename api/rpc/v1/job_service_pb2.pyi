@@ -1373,6 +1373,7 @@ class Errand(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     PREVIEW_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     state: _builtins.str
@@ -1389,6 +1390,8 @@ class Errand(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def preview(self) -> Global___RewardPreview: ...
+    @_builtins.property
+    def generation(self) -> Global___Generation: ...
     def __init__(
         self,
         *,
@@ -1402,10 +1405,11 @@ class Errand(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         preview: Global___RewardPreview | None = ...,
+        generation: Global___Generation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "preview", b"preview", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "generation", b"generation", "preview", b"preview", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "id", b"id", "kind", b"kind", "preview", b"preview", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "generation", b"generation", "id", b"id", "kind", b"kind", "preview", b"preview", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1458,6 +1462,57 @@ class PreviewRewardResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PreviewRewardResponse: _TypeAlias = PreviewRewardResponse  # noqa: Y015
+
+@_typing.final
+class GenerateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    timeout_seconds: _builtins.float
+    """As above."""
+    @_builtins.property
+    def request(self) -> Global___GenerationRequest: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        request: Global___GenerationRequest | None = ...,
+        timeout_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "request", b"request", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "job_id", b"job_id", "request", b"request", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__timeout_seconds: _TypeAlias = _typing.Literal["timeout_seconds"]  # noqa: Y015
+    _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_seconds) -> _WhichOneofReturnType__timeout_seconds | None: ...
+
+Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class GenerateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERRAND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def errand(self) -> Global___Errand:
+        """As above."""
+
+    def __init__(
+        self,
+        *,
+        errand: Global___Errand | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class GetErrandRequest(_message.Message):
@@ -1870,6 +1925,240 @@ class Finding(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__component) -> _WhichOneofReturnType__component | None: ...
 
 Global___Finding: _TypeAlias = Finding  # noqa: Y015
+
+@_typing.final
+class GenerationRequest(_message.Message):
+    """Prompts, whose answers are wanted, and how they are sampled. `POST /v1/jobs/{id}/generate` takes the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    COMPARE_TO_FIELD_NUMBER: _builtins.int
+    SAMPLES_PER_PROMPT_FIELD_NUMBER: _builtins.int
+    MAX_NEW_TOKENS_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    """`last`, `best`, the step of a checkpoint in digits, or `base`: before training."""
+    samples_per_prompt: _builtins.int
+    max_new_tokens: _builtins.int
+    temperature: _builtins.float
+    """0: the likeliest token."""
+    seed: _builtins.int
+    score: _builtins.bool
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]:
+        """With `score`: one for each prompt, with what its JSON line would hold, for example `answer`."""
+
+    @_builtins.property
+    def compare_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """More of these; each answers the same prompts."""
+
+    @_builtins.property
+    def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        prompts: _abc.Iterable[_builtins.str] | None = ...,
+        records: _abc.Iterable[_struct_pb2.Struct] | None = ...,
+        step: _builtins.str | None = ...,
+        compare_to: _abc.Iterable[_builtins.str] | None = ...,
+        samples_per_prompt: _builtins.int | None = ...,
+        max_new_tokens: _builtins.int | None = ...,
+        temperature: _builtins.float | None = ...,
+        stop: _abc.Iterable[_builtins.str] | None = ...,
+        seed: _builtins.int | None = ...,
+        score: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_samples_per_prompt", b"_samples_per_prompt", "_score", b"_score", "_seed", b"_seed", "_step", b"_step", "_temperature", b"_temperature", "max_new_tokens", b"max_new_tokens", "samples_per_prompt", b"samples_per_prompt", "score", b"score", "seed", b"seed", "step", b"step", "temperature", b"temperature"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_samples_per_prompt", b"_samples_per_prompt", "_score", b"_score", "_seed", b"_seed", "_step", b"_step", "_temperature", b"_temperature", "compare_to", b"compare_to", "max_new_tokens", b"max_new_tokens", "prompts", b"prompts", "records", b"records", "samples_per_prompt", b"samples_per_prompt", "score", b"score", "seed", b"seed", "step", b"step", "stop", b"stop", "temperature", b"temperature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__samples_per_prompt: _TypeAlias = _typing.Literal["samples_per_prompt"]  # noqa: Y015
+    _WhichOneofArgType__samples_per_prompt: _TypeAlias = _typing.Literal["_samples_per_prompt", b"_samples_per_prompt"]  # noqa: Y015
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
+    _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_new_tokens) -> _WhichOneofReturnType__max_new_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__samples_per_prompt) -> _WhichOneofReturnType__samples_per_prompt | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
+
+Global___GenerationRequest: _TypeAlias = GenerationRequest  # noqa: Y015
+
+@_typing.final
+class Generation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___GeneratedBy]:
+        """In the order in which they were asked for."""
+
+    def __init__(
+        self,
+        *,
+        prompts: _abc.Iterable[_builtins.str] | None = ...,
+        answers: _abc.Iterable[Global___GeneratedBy] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "prompts", b"prompts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Generation: _TypeAlias = Generation  # noqa: Y015
+
+@_typing.final
+class GeneratedBy(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    RESPONSES_FIELD_NUMBER: _builtins.int
+    MEAN_SCORE_FIELD_NUMBER: _builtins.int
+    MEAN_TOKENS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    step: _builtins.int
+    """Step of the checkpoint; absent: before training."""
+    mean_score: _builtins.float
+    mean_tokens: _builtins.float
+    seconds: _builtins.float
+    @_builtins.property
+    def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___GeneratedResponse]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        step: _builtins.int | None = ...,
+        responses: _abc.Iterable[Global___GeneratedResponse] | None = ...,
+        mean_score: _builtins.float | None = ...,
+        mean_tokens: _builtins.float = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mean_score", b"_mean_score", "_step", b"_step", "mean_score", b"mean_score", "step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mean_score", b"_mean_score", "_step", b"_step", "mean_score", b"mean_score", "mean_tokens", b"mean_tokens", "name", b"name", "responses", b"responses", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mean_score: _TypeAlias = _typing.Literal["mean_score"]  # noqa: Y015
+    _WhichOneofArgType__mean_score: _TypeAlias = _typing.Literal["_mean_score", b"_mean_score"]  # noqa: Y015
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_score) -> _WhichOneofReturnType__mean_score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+
+Global___GeneratedBy: _TypeAlias = GeneratedBy  # noqa: Y015
+
+@_typing.final
+class GeneratedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ComponentsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ErrorsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PROMPT_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    RESPONSE_TOKENS_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    COMPONENTS_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    prompt: _builtins.int
+    sample: _builtins.int
+    response: _builtins.str
+    response_tokens: _builtins.int
+    finished: _builtins.bool
+    score: _builtins.float
+    @_builtins.property
+    def components(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def errors(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        prompt: _builtins.int = ...,
+        sample: _builtins.int = ...,
+        response: _builtins.str = ...,
+        response_tokens: _builtins.int = ...,
+        finished: _builtins.bool = ...,
+        score: _builtins.float | None = ...,
+        components: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        errors: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "score", b"score"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "components", b"components", "errors", b"errors", "finished", b"finished", "prompt", b"prompt", "response", b"response", "response_tokens", b"response_tokens", "sample", b"sample", "score", b"score"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
+
+Global___GeneratedResponse: _TypeAlias = GeneratedResponse  # noqa: Y015
 
 @_typing.final
 class JobSpec(_message.Message):

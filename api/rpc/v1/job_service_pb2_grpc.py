@@ -99,6 +99,11 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardResponse.FromString,
                 _registered_method=True)
+        self.Generate = channel.unary_unary(
+                '/ppo.v1.JobService/Generate',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateResponse.FromString,
+                _registered_method=True)
         self.GetErrand = channel.unary_unary(
                 '/ppo.v1.JobService/GetErrand',
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandRequest.SerializeToString,
@@ -202,6 +207,13 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Generate(self, request, context):
+        """Answers prompts with a job's policy, as a checkpoint has it or as it was before training.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetErrand(self, request, context):
         """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`.
         """
@@ -276,6 +288,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.PreviewReward,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardResponse.SerializeToString,
+            ),
+            'Generate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Generate,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateResponse.SerializeToString,
             ),
             'GetErrand': grpc.unary_unary_rpc_method_handler(
                     servicer.GetErrand,
@@ -634,6 +651,33 @@ class JobService:
             '/ppo.v1.JobService/PreviewReward',
             api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Generate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/Generate',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateResponse.FromString,
             options,
             channel_credentials,
             insecure,

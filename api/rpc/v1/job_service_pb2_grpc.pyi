@@ -64,6 +64,8 @@ class JobServiceStub:
     """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
     PreviewReward: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PreviewRewardRequest, _job_service_pb2.PreviewRewardResponse]
     """Scores given texts with the rewards of a spec, before any training."""
+    Generate: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GenerateRequest, _job_service_pb2.GenerateResponse]
+    """Answers prompts with a job's policy, as a checkpoint has it or as it was before training."""
     GetErrand: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetErrandRequest, _job_service_pb2.GetErrandResponse]
     """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
 
@@ -99,6 +101,8 @@ class JobServiceAsyncStub(JobServiceStub):
     """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
     PreviewReward: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PreviewRewardRequest, _job_service_pb2.PreviewRewardResponse]  # type: ignore[assignment]
     """Scores given texts with the rewards of a spec, before any training."""
+    Generate: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GenerateRequest, _job_service_pb2.GenerateResponse]  # type: ignore[assignment]
+    """Answers prompts with a job's policy, as a checkpoint has it or as it was before training."""
     GetErrand: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetErrandRequest, _job_service_pb2.GetErrandResponse]  # type: ignore[assignment]
     """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
 
@@ -209,6 +213,14 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.PreviewRewardResponse, _abc.Awaitable[_job_service_pb2.PreviewRewardResponse]]:
         """Scores given texts with the rewards of a spec, before any training."""
+
+    @_abc_1.abstractmethod
+    def Generate(
+        self,
+        request: _job_service_pb2.GenerateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.GenerateResponse, _abc.Awaitable[_job_service_pb2.GenerateResponse]]:
+        """Answers prompts with a job's policy, as a checkpoint has it or as it was before training."""
 
     @_abc_1.abstractmethod
     def GetErrand(

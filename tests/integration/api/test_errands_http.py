@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,19 @@ import pytest
 from google.protobuf import json_format
 
 from api.rpc.v1 import job_service_pb2 as pb
+from jobs import service
 from jobs.auth import LOCAL
 from jobs.db import Database
 from jobs.errand_work import claim_errand, fail_errand
 from jobs.errands import ask
 from jobs.views import JobError
 from ppo_engine.errands import ErrandKind
-from tests.support.attempts import BOB
+from tests.support.attempts import BOB, checkpoint, claimed, record_steps_and_checkpoint, submitted
 from tests.support.errand_desk import alive, desk
 from tests.support.grpc_api import refusal, stub_at
 from tests.support.http_api import App, served_on, settings
+from tests.support.specs import make_spec
+from tests.support.tiny_models import tiny_llama
 
 BODY: dict[str, Any] = {
     "rewards": [
@@ -153,3 +158,114 @@ def test_anothers_errand_is_not_there(sqlite_app: App) -> None:
     for errand_id in (theirs, "errand_x", "%00"):
         answer = sqlite_app.get(f"/v1/errands/{errand_id}", params={"timeout": 0})
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+# --- generation ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A job with a checkpoint of step 2, whose weights are not those before training."""
+
+    id: str
+
+    def path(self, verb: str = "generate") -> str:
+        return f"/v1/jobs/{self.id}/{verb}"
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small models."""
+    folder = tmp_path_factory.mktemp("weights")
+    tiny_llama(folder / "before", seed=0)
+    tiny_llama(folder / "after", seed=1)
+    return folder
+
+
+@pytest.fixture
+def trained(sqlite_app: App, home: Path, weights: Path) -> Trained:
+    """Its job."""
+    db = sqlite_app.context.db
+    shutil.copytree(weights / "before", home / "models" / "llama")
+    reward = {"name": "words", "rule": {"name": "length", "params": {"target": 2}}}
+    spec = make_spec(model={"policy": {"path": "llama"}}, rewards=[reward], resources={"device": "cpu"})
+    job, _ = service.submit(db, LOCAL, spec, roots=[home / "models"])
+    held = claimed(db, job.id)
+    record_steps_and_checkpoint(db, held, 1, 2)
+    shutil.copytree(weights / "after", home / "runs" / job.id / checkpoint(2).path / "model")
+    return Trained(job.id)
+
+
+def test_a_checkpoint_answers_beside_the_policy_before_training(working: App, trained: Trained) -> None:
+    body = {"prompts": ["It is", "A"], "step": 2, "compare_to": ["base"], "temperature": 0, "score": True}
+    answer = working.post(trained.path(), json=body)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()["generation"]
+    assert found["prompts"] == ["It is", "A"]
+    after, before = found["answers"]
+    assert (after["name"], after["step"], before["name"], before["step"]) == ("2", 2, "base", None)
+    assert [one["response"] for one in after["responses"]] != [one["response"] for one in before["responses"]]
+    assert all(one["score"] == one["components"]["words"] for one in after["responses"])
+    last = working.post(trained.path(), json={"prompts": ["It is", "A"], "temperature": 0})
+    assert [one["response"] for one in last.json()["generation"]["answers"][0]["responses"]] == [
+        one["response"] for one in after["responses"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "code"),
+    [
+        ({"prompts": []}, "/prompts", "too_short"),
+        ({"prompts": [""]}, "/prompts/0", "too_short"),
+        ({"step": "worst"}, "/step", "bad_format"),
+        ({"step": True}, "/step", "wrong_type"),
+        ({"compare_to": ["base", "base"]}, "/compare_to/1", "duplicate_name"),
+        ({"records": [{}, {}]}, "/records", "wrong_count"),
+        ({"samples_per_prompt": 16, "prompts": ["a"] * 17}, "/samples_per_prompt", "too_many_responses"),
+        (
+            {"max_new_tokens": 4096, "prompts": ["a"] * 64, "samples_per_prompt": 2},
+            "/max_new_tokens",
+            "too_many_tokens",
+        ),
+        ({"temprature": 1}, "/temprature", "unknown_field"),
+    ],
+)
+def test_a_generation_that_cannot_be_is_refused(
+    sqlite_app: App, trained: Trained, change: dict[str, Any], pointer: str, code: str
+) -> None:
+    answer = sqlite_app.post(trained.path(), json={"prompts": ["It is"], **change})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    assert [(problem["pointer"], problem["code"]) for problem in answer.json()["errors"]] == [(pointer, code)]
+
+
+def test_only_what_the_owner_has_answers(working: App, trained: Trained) -> None:
+    for step in ("best", 1, "999999999999999999"):
+        answer = working.post(trained.path(), json={"prompts": ["a"], "step": step})
+        assert answer.status_code == 404
+        assert "steps that have one: 2" in answer.json()["detail"]
+    db = working.context.db
+    theirs = submitted(db, BOB)
+    for job_id in (theirs, "job_x", "no"):
+        answer = working.post(f"/v1/jobs/{job_id}/generate", json={"prompts": ["a"], "step": "base"})
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def test_a_checkpoint_that_went_meanwhile_is_a_refusal(working: App, trained: Trained, home: Path) -> None:
+    shutil.rmtree(home / "runs" / trained.id / checkpoint(2).path)
+    answer = working.post(trained.path(), json={"prompts": ["a"]})
+    assert (answer.status_code, answer.json()["code"]) == (422, "errand_refused")
+    assert answer.json()["errors"][0]["code"] == "checkpoint_gone"
+
+
+def test_grpc_generates_too(sqlite_app: App, trained: Trained, home: Path, sqlite_url: str) -> None:
+    db = sqlite_app.context.db
+    given = settings(home, sqlite_url, http_port=0, grpc_port=0)
+    with served_on(db, given) as served, desk(db, home), stub_at(served.grpc) as stub:
+        asked = pb.GenerationRequest(prompts=["It is"], step="2", temperature=0.0, samples_per_prompt=2)
+        errand = stub.Generate(pb.GenerateRequest(job_id=trained.id, request=asked), timeout=30).errand
+        (by,) = errand.generation.answers
+        assert (by.step, [one.sample for one in by.responses]) == (2, [0, 1])
+        assert by.responses[0].response == by.responses[1].response
+        asked.step = "worst"
+        found = refusal(lambda: stub.Generate(pb.GenerateRequest(job_id=trained.id, request=asked), timeout=30))
+        assert found.violations == {"step": "bad_format"}

@@ -21,7 +21,18 @@ from jobs.errand_views import ErrandView
 from jobs.spec import JobSpec, parse_spec, spec_hash
 from jobs.states import JobState
 from jobs.views import ColumnView, DatasetView, JobError, JobEventView, JobView, Progress, Queue
-from ppo_engine.errands import ComponentPreview, Finding, PreviewRequest, RewardPreview, Spread, TextScore
+from ppo_engine.errands import (
+    ComponentPreview,
+    Finding,
+    GeneratedBy,
+    GeneratedResponse,
+    Generation,
+    GenerationRequest,
+    PreviewRequest,
+    RewardPreview,
+    Spread,
+    TextScore,
+)
 from tests.support.specs import spec_document
 
 STRUCT = "google.protobuf.Struct"
@@ -50,6 +61,10 @@ def _field_differences(annotation: Any, field: FieldDescriptor, where: str) -> I
         if not field.is_repeated:
             yield f"{where} is a list only in JSON"
         kind = _without_none(get_args(kind)[0])
+        if get_origin(kind) is dict:
+            if field.message_type is None or field.message_type.full_name != STRUCT:
+                yield f"{where} is a list of objects of free keys only in JSON"
+            return
     elif get_origin(kind) is dict:
         is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
         if not is_map and (field.message_type is None or field.message_type.full_name != STRUCT):
@@ -87,7 +102,9 @@ def test_the_spec_has_the_same_fields_and_types_in_json_and_proto():
     assert list(differences(JobSpec, pb.JobSpec.DESCRIPTOR)) == []
 
 
-@pytest.mark.parametrize(("model", "message"), [(PreviewRequest, pb.PreviewRequest)])
+@pytest.mark.parametrize(
+    ("model", "message"), [(PreviewRequest, pb.PreviewRequest), (GenerationRequest, pb.GenerationRequest)]
+)
 def test_what_an_errand_asks_has_the_same_fields_and_types(model: type[BaseModel], message: Any):
     assert list(differences(model, message.DESCRIPTOR)) == []
 
@@ -116,6 +133,9 @@ def test_the_walk_notices_a_missing_field_on_either_side():
         (Finding, pb.Finding),
         (DatasetView, dataset_service_pb2.Dataset),
         (ColumnView, dataset_service_pb2.Column),
+        (Generation, pb.Generation),
+        (GeneratedBy, pb.GeneratedBy),
+        (GeneratedResponse, pb.GeneratedResponse),
     ],
 )
 def test_what_comes_back_has_the_same_fields(view: type[BaseModel], message: Any):

@@ -8,9 +8,8 @@ import pytest
 
 from ppo_engine.egress import NO_HOST_ALLOWED
 from ppo_engine.errands import PreviewRequest, RewardPreview
-from ppo_engine.program import preview as module
 from ppo_engine.program.preview import preview_reward
-from ppo_engine.rewards import Component, Exchange
+from ppo_engine.rewards import Component, Exchange, trial
 
 WORDS = {"name": "words", "rule": {"name": "length", "params": {"target": 4}}}
 MOOD = {"name": "mood", "weight": 0.5, "rule": {"name": "sentiment"}}
@@ -94,7 +93,7 @@ def test_a_noisy_reward_and_one_that_raises_are_noticed(monkeypatch: pytest.Monk
 
     # Stands for a plugin that an operator installed; what tries it is real.
     made = {"words": noisy, "mood": broken}
-    monkeypatch.setattr(module, "build_component", lambda item, **_: Component(name=item.name, reward=made[item.name]))
+    monkeypatch.setattr(trial, "build_component", lambda item, **_: Component(name=item.name, reward=made[item.name]))
     found = previewed([WORDS, MOOD], ("p", "one two"), ("p", "one"))
     assert found.components[0].repeat_difference == 1.0
     assert "not_repeatable" in codes(found, "words")
