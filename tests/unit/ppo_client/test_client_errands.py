@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from ppo_client import cli
@@ -70,7 +69,7 @@ def reply(state: str = "succeeded", **fields: Any) -> Reply:
     return json_reply({**view, **fields}, 200 if done else 202)
 
 
-def ppo(*words: str) -> Result:
+def ppo(*words: str) -> Any:
     return CliRunner(env={"COLUMNS": "160"}).invoke(cli.app, list(words))
 
 
