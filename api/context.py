@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import dataclass, field
 
 from api.access import KnownCallers
+from api.hub import Hub, Pace
 from api.meters import Meters
 from api.rate import Buckets
 from api.settings import ApiSettings
-from api.watch import Pace
 from jobs.db import Database
 
 
@@ -22,5 +22,6 @@ class Context:
     meters: Meters = field(default_factory=Meters)
     pace: Pace = field(default_factory=Pace)
     buckets: Buckets = field(default_factory=Buckets)
+    hub: Hub = field(default_factory=Hub)
     known_callers: KnownCallers = field(default_factory=KnownCallers)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -2,8 +2,9 @@
 
 Two counters make a place in the stream: the `seq` of the job's events, and its last step. Steps come from the metrics
 rows, one per step even where a worker repeats it after a crash; behind an event that says that the run was rolled back,
-the steps that it reports anew are shown again. The database is read anew each time and nothing is held between reads,
-so a stream can go on after a restart of any process, and a slow reader costs nothing.
+the steps that it reports anew are shown again. The database is read from the reader's own place when the job has moved
+(`api.hub`) and nothing is held between reads, so a stream can go on after a restart of any process, and a slow reader
+costs nothing: one that is very far behind is told so and given some of the steps it missed.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from api.hub import Hub, Pace, Topic
 from api.threads import in_thread
 from jobs import service
 from jobs.auth import Principal
 from jobs.db import Database
-from jobs.errors import InvalidArgument, Unavailable
+from jobs.errors import InvalidArgument
 from jobs.views import JobEventView, JobView, MetricsView
 
 _EVENTS_PER_READ = 1000
@@ -77,6 +78,16 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """The reader was so far behind that of these steps only some follow; all of them are in the job's metrics."""
+
+    from_step: int
+    to_step: int
+    time: datetime
+    """Of the first step that follows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Nothing happened, and the stream is alive."""
 
@@ -88,16 +99,7 @@ class End:
     job: JobView
 
 
-Update = Snapshot | Happened | Step | Heartbeat | End
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds between reads (longer while nothing happens) and between signs of life."""
-
-    first_seconds: float = 0.25
-    slowest_seconds: float = 2.0
-    heartbeat_seconds: float = 15.0
+Update = Snapshot | Happened | Step | Gap | Heartbeat | End
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,43 +112,52 @@ class Source:
     stopping: asyncio.Event
 
 
-async def watch(source: Source, cursor: Cursor, pace: Pace) -> AsyncGenerator[tuple[Update, Cursor], None]:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The job, and what was behind a place."""
+
+    job: JobView
+    fresh: list[Happened | Gap | Step]
+    more: bool
+    """Whether there is more behind it already."""
+
+
+async def watch(source: Source, cursor: Cursor, pace: Pace, hub: Hub) -> AsyncGenerator[tuple[Update, Cursor], None]:
     """Updates behind `cursor`, each with the place it leads to; ends after End.
 
     Raises:
         JobNotFound: before the first update.
         Unavailable: the server stops or the database is away; go on later from the last cursor.
     """
-    job, fresh = await in_thread(_read, source, cursor)
-    yield Snapshot(job), cursor
-    delay, spoke = pace.first_seconds, time.monotonic()
-    while True:
-        for update in fresh:
-            cursor = _past(cursor, update)
-            yield update, cursor
-        if fresh:
-            delay, spoke = pace.first_seconds, time.monotonic()
-        elif job.done:
-            yield End(job), cursor
-            return
-        elif time.monotonic() - spoke >= pace.heartbeat_seconds:
-            yield Heartbeat(), cursor
-            spoke = time.monotonic()
-        # A job that is done is read once more at once: what was left of a long journal comes before the end.
-        if not job.done:
-            await _pause(source.stopping, delay)
-            delay = min(delay * 1.5, pace.slowest_seconds)
-        job, fresh = await in_thread(_read, source, cursor)
+    reading = await in_thread(_read, source, cursor)
+    yield Snapshot(reading.job), cursor
+    version, spoke = None, time.monotonic()
+    with hub.follow(source.job_id, source.db, source.stopping, pace) as topic:
+        while True:
+            for update in reading.fresh:
+                cursor = _past(cursor, update)
+                yield update, cursor
+            if reading.fresh:
+                spoke = time.monotonic()
+            # A job that is done is read once more at once: what was left of a long journal comes before the end.
+            elif reading.job.done:
+                yield End(reading.job), cursor
+                return
+            if not reading.job.done and not reading.more:
+                while (moved := await topic.moved(version, spoke + pace.heartbeat_seconds - time.monotonic())) is None:
+                    yield Heartbeat(), cursor
+                    spoke = time.monotonic()
+                version = moved
+            reading = await _read_shared(topic, source, cursor)
 
 
-async def _pause(stopping: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        await asyncio.wait_for(stopping.wait(), seconds)
-    if stopping.is_set():
-        raise Unavailable("the server is shutting down; go on from the last cursor")
+async def _read_shared(topic: Topic, source: Source, cursor: Cursor) -> Reading:
+    place = (source.principal.owner_id, cursor)
+    reading: Reading = await topic.shared(place, lambda: in_thread(_read, source, cursor))
+    return reading
 
 
-def _read(source: Source, cursor: Cursor) -> tuple[JobView, list[Happened | Step]]:
+def _read(source: Source, cursor: Cursor) -> Reading:
     """The job, then what is behind the cursor: read in this order, nothing of a job seen as done can be missed."""
     whose = (source.db, source.principal, source.job_id)
     job = service.get(*whose)
@@ -156,8 +167,10 @@ def _read(source: Source, cursor: Cursor) -> tuple[JobView, list[Happened | Step
     for event in events:
         seen = _past(seen, Happened(event))
     metrics = service.metrics(*whose, from_step=seen.next_step, max_points=_STEPS_PER_READ)
-    fresh: list[Happened | Step] = [*map(Happened, events), *_steps(metrics)]
-    return job, sorted(fresh, key=_when)
+    fresh: list[Happened | Gap | Step] = [*map(Happened, events), *_steps(metrics)]
+    if metrics.downsampled:
+        fresh.append(Gap(seen.next_step, metrics.steps[-1], metrics.times[0]))
+    return Reading(job, sorted(fresh, key=_when), more=len(events) == _EVENTS_PER_READ)
 
 
 def _steps(metrics: MetricsView) -> Iterator[Step]:
@@ -166,11 +179,14 @@ def _steps(metrics: MetricsView) -> Iterator[Step]:
         yield Step(step, at, {key: value for key, value in values.items() if value is not None})
 
 
-def _when(update: Happened | Step) -> datetime:
-    return update.event.time if isinstance(update, Happened) else update.time
+def _when(update: Happened | Gap | Step) -> tuple[datetime, bool]:
+    """A gap is told before the first of its steps."""
+    return (update.event.time, True) if isinstance(update, Happened) else (update.time, not isinstance(update, Gap))
 
 
-def _past(cursor: Cursor, update: Happened | Step) -> Cursor:
+def _past(cursor: Cursor, update: Happened | Gap | Step) -> Cursor:
+    if isinstance(update, Gap):
+        return cursor
     if isinstance(update, Happened):
         step = None if cursor.step is None else update.event.place_after(cursor.step)
         return Cursor(update.event.seq, step)

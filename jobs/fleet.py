@@ -17,6 +17,10 @@ from jobs.tables import IS_QUEUED, IS_RUNNING, Job, Worker
 ALIVE_SECONDS = 60
 """A worker that was not heard of for longer counts as gone."""
 _FORGOTTEN_SECONDS = 3600
+_IDS_AT_ONCE = 1000
+
+JobVersion = tuple[int, int, datetime]
+"""Events, steps and the last change of a job: equal while nothing has happened to it."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,17 @@ def live_metrics(db: Database) -> list[LiveJob]:
     running = sa.select(*columns).where(IS_RUNNING).order_by(Job.id)
     with db.read() as session:
         return [LiveJob(*row) for row in session.execute(running)]
+
+
+def job_versions(db: Database, job_ids: Sequence[str]) -> dict[str, JobVersion]:
+    """What changes with every event and every step of these jobs, in as few statements as their number allows."""
+    columns = Job.id, Job.event_seq, Job.step, Job.update_time
+    found: dict[str, JobVersion] = {}
+    with db.read() as session:
+        for start in range(0, len(job_ids), _IDS_AT_ONCE):
+            chosen = sa.select(*columns).where(Job.id.in_(job_ids[start : start + _IDS_AT_ONCE]))
+            found |= {row[0]: (row[1], row[2], row[3]) for row in session.execute(chosen)}
+    return found
 
 
 def count_by_state(db: Database) -> dict[JobState, int]:

@@ -40,13 +40,20 @@ class Step(_Update):
     metrics: dict[str, float]
 
 
+class Gap(_Update):
+    """Of these steps only some follow: the reader was very far behind. All of them are in `client.metrics`."""
+
+    from_step: int
+    to_step: int
+
+
 class End(_Update):
     """The job as it ended: always the last update."""
 
     job: JobView
 
 
-Update = Snapshot | Happened | Step | End
+Update = Snapshot | Happened | Step | Gap | End
 
 
 def from_stream(events: Iterable[ServerEvent]) -> Iterator[Update]:
@@ -60,6 +67,8 @@ def from_stream(events: Iterable[ServerEvent]) -> Iterator[Update]:
                 yield Happened(cursor=cursor, event=JobEventView.model_validate_json(event.data))
             case "step":
                 yield Step.model_validate({**json.loads(event.data), "cursor": cursor})
+            case "gap":
+                yield Gap.model_validate({**json.loads(event.data), "cursor": cursor})
             case "end":
                 yield End(cursor=cursor, job=JobView.model_validate_json(event.data))
 
@@ -103,6 +112,8 @@ def from_answers(cursor: str, job: JobView, events: Iterable[JobEventView], metr
     items: list[JobEventView | Step] = [*events, *_steps(metrics)]
     items.sort(key=lambda item: item.time)
     yield Snapshot(cursor=cursor, job=job)
+    if metrics.downsampled:
+        yield Gap(cursor=cursor, from_step=metrics.steps[0], to_step=metrics.steps[-1])
     for item in items:
         if isinstance(item, JobEventView):
             place = place.past_event(item)

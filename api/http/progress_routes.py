@@ -46,9 +46,10 @@ async def events(
 
     With `Accept: text/event-stream` the answer is a stream: `job` (the job now), then `event` (an entry of this list)
     and `step` (`{step, time, metrics}`) as they come, then `end` (the job as it ended). Step 0 is the evaluation before
-    training. After an event `rolled_back` the steps behind its `data.to_step` are void, and come again. A stream that
-    closes without `end` was cut; ask again with the last id in `Last-Event-ID`, as browsers do by themselves. The
-    stream of a finished job is its replay.
+    training. `gap` (`{from_step, to_step}`) says that you were very far behind and only some of these steps follow; all
+    are in `/metrics`. After an event `rolled_back` the steps behind its `data.to_step` are void, and come again. A
+    stream that closes without `end` was cut; ask again with the last id in `Last-Event-ID`, as browsers do by
+    themselves. The stream of a finished job is its replay.
     """
     if "text/event-stream" in request.headers.get("accept", ""):
         request.state.streamed = True
@@ -62,7 +63,7 @@ async def _stream(
 ) -> Response:
     cursor, ended = sse.place_of(last_event_id or str(query.after_seq))
     source = Source(context.db, caller, job_id, context.stopping)
-    updates = watch(source, cursor, context.pace)
+    updates = watch(source, cursor, context.pace, context.hub)
     # Before the response starts, so that an unknown job is a 404 and not an empty stream.
     first = await anext(updates)
     if ended:

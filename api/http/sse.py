@@ -1,8 +1,8 @@
 """A job's stream as server-sent events (WHATWG HTML, section 9.2).
 
-`job` is the job as it is, first; `event` one entry of its journal; `step` the scalars of one step; `end` the job as it
-ended, last. The id of each is its place, and a comment every 15 s keeps proxies awake. A stream that closes without
-`end` was cut: reconnect, as a browser's EventSource does by itself.
+`job` is the job as it is, first; `event` one entry of its journal; `step` the scalars of one step; `gap` says of which
+steps only some follow; `end` is the job as it ended, last. The id of each is its place, and a comment every 15 s keeps
+proxies awake. A stream that closes without `end` was cut: reconnect, as a browser's EventSource does by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client import Gauge
 
-from api.watch import Cursor, End, Happened, Heartbeat, Snapshot, Update
+from api.watch import Cursor, End, Gap, Happened, Heartbeat, Snapshot, Update
 from jobs.errors import Unavailable
 
 RETRY_MS = 3000
@@ -53,6 +53,8 @@ def frame(update: Update, cursor: Cursor) -> str:
         return _event("end", f"{cursor}{_ENDED}", update.job.model_dump_json())
     if isinstance(update, Happened):
         return _event("event", str(cursor), update.event.model_dump_json())
+    if isinstance(update, Gap):
+        return _event("gap", str(cursor), _json({"from_step": update.from_step, "to_step": update.to_step}))
     return _event("step", str(cursor), _json({"step": update.step, "time": update.time, "metrics": update.metrics}))
 
 

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from api.rpc.v1 import job_service_pb2 as pb
-from api.watch import Cursor, End, Happened, Heartbeat, Snapshot, Update
+from api.watch import Cursor, End, Gap, Happened, Heartbeat, Snapshot, Update
 from jobs.errors import InvalidArgument
 from jobs.states import JobState
 from jobs.views import CheckpointView, JobEventView, JobView, MetricsView
@@ -114,6 +114,8 @@ def update(item: Update, place: Cursor) -> pb.WatchJobResponse:
         return pb.WatchJobResponse(event=event(item.event), cursor=cursor)
     if isinstance(item, Heartbeat):
         return pb.WatchJobResponse(heartbeat=pb.Heartbeat(), cursor=cursor)
+    if isinstance(item, Gap):
+        return pb.WatchJobResponse(gap=pb.Gap(from_step=item.from_step, to_step=item.to_step), cursor=cursor)
     step = pb.StepMetrics(step=item.step, time=moment(item.time), metrics=item.metrics)
     return pb.WatchJobResponse(step=step, cursor=cursor)
 

@@ -76,7 +76,7 @@ class Servicer(ErrandRpcs, ProgressRpcs):
         after = request.after
         cursor = Cursor(after.seq, after.step if after.HasField("step") else None)
         source = Source(self._db, CALLER.get(), job_id(request.job_id), self._context.stopping)
-        async with aclosing(watch(source, cursor, self._context.pace)) as updates:
+        async with aclosing(watch(source, cursor, self._context.pace, self._context.hub)) as updates:
             async for update, place in updates:
                 yield convert.update(update, place)
 

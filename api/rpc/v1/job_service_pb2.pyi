@@ -639,6 +639,30 @@ class Cursor(_message.Message):
 Global___Cursor: _TypeAlias = Cursor  # noqa: Y015
 
 @_typing.final
+class Gap(_message.Message):
+    """The reader was so far behind that of these steps only some follow; QueryMetrics has all of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_STEP_FIELD_NUMBER: _builtins.int
+    TO_STEP_FIELD_NUMBER: _builtins.int
+    from_step: _builtins.int
+    to_step: _builtins.int
+    def __init__(
+        self,
+        *,
+        from_step: _builtins.int = ...,
+        to_step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_step", b"from_step", "to_step", b"to_step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Gap: _TypeAlias = Gap  # noqa: Y015
+
+@_typing.final
 class Heartbeat(_message.Message):
     """Says that the stream is alive while nothing happens."""
 
@@ -983,6 +1007,7 @@ class WatchJobResponse(_message.Message):
     EVENT_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    GAP_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
     TERMINAL_FIELD_NUMBER: _builtins.int
     terminal: _builtins.bool
@@ -997,6 +1022,8 @@ class WatchJobResponse(_message.Message):
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
     @_builtins.property
+    def gap(self) -> Global___Gap: ...
+    @_builtins.property
     def cursor(self) -> Global___Cursor: ...
     def __init__(
         self,
@@ -1005,14 +1032,15 @@ class WatchJobResponse(_message.Message):
         event: Global___JobEvent | None = ...,
         step: Global___StepMetrics | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
+        gap: Global___Gap | None = ...,
         cursor: Global___Cursor | None = ...,
         terminal: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "event", b"event", "heartbeat", b"heartbeat", "job", b"job", "step", b"step", "update", b"update"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "event", b"event", "gap", b"gap", "heartbeat", b"heartbeat", "job", b"job", "step", b"step", "update", b"update"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "event", b"event", "heartbeat", b"heartbeat", "job", b"job", "step", b"step", "terminal", b"terminal", "update", b"update"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "event", b"event", "gap", b"gap", "heartbeat", b"heartbeat", "job", b"job", "step", b"step", "terminal", b"terminal", "update", b"update"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["job", "event", "step", "heartbeat"]  # noqa: Y015
+    _WhichOneofReturnType_update: _TypeAlias = _typing.Literal["job", "event", "step", "heartbeat", "gap"]  # noqa: Y015
     _WhichOneofArgType_update: _TypeAlias = _typing.Literal["update", b"update"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_update) -> _WhichOneofReturnType_update | None: ...
 
