@@ -15,7 +15,16 @@ from api.threads import in_thread
 from jobs.audit import record_refusal
 from jobs.auth import LOCAL, Principal, authenticate, has_keys
 from jobs.db import Database
-from jobs.errors import Forbidden, JobNotFound, JobsError, KeyNotFound, QuotaExceeded, Unauthenticated, Unavailable
+from jobs.errors import (
+    Forbidden,
+    JobNotFound,
+    JobsError,
+    KeyNotFound,
+    QuotaExceeded,
+    Unauthenticated,
+    Unavailable,
+    WebhookNotFound,
+)
 from jobs.principal import scope_text
 
 log = structlog.get_logger()
@@ -23,7 +32,7 @@ log = structlog.get_logger()
 TRUSTED_SECONDS = 1.0
 """How long a key that was found valid is not looked up again; so long a revoked one may still be used."""
 _MOST_KEYS = 10_000
-_NOTED = (Forbidden, JobNotFound, KeyNotFound, QuotaExceeded)
+_NOTED = (Forbidden, JobNotFound, KeyNotFound, WebhookNotFound, QuotaExceeded)
 """Refusals that the audit log keeps. An invalid spec or a job that has ended says nothing about access."""
 
 
