@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from ppo_client import errors
-from ppo_client.commands import errands, jobs, results, service, webhooks
+from ppo_client.commands import access, errands, jobs, results, service, webhooks
 from ppo_client.commands.exits import HELP, Exit, exit_code
 from ppo_client.commands.options import err_console
 
@@ -37,6 +37,10 @@ app.command()(results.report)
 app.command()(errands.preview)
 app.command()(errands.generate)
 app.add_typer(webhooks.app, name="webhooks")
+app.command()(access.me)
+app.add_typer(access.keys, name="keys")
+app.add_typer(access.quotas, name="quotas")
+app.command()(access.audit)
 
 
 def main() -> None:

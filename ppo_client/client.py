@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from jobs.states import JobState
 from jobs.views import CheckpointView, JobEventView, JobView, LogsView, MetricsView, Page, SampleView
 from ppo_client import archive, settings, sse, updates
+from ppo_client.access import Access, Keys
 from ppo_client.errands import Errands
 from ppo_client.errors import ClientError, DownloadError, ProtocolError, ServiceUnavailable, ServiceUnreachable
 from ppo_client.transport import RetryPolicy, Transport
@@ -35,7 +36,7 @@ class NoCheckpoint(ClientError):
     """The job has no such checkpoint."""
 
 
-class PPOClient(Errands):
+class PPOClient(Errands, Access):
     """A connection to one service. Thread-safe; close it, or use it in a `with` block.
 
     All methods raise `ppo_client.errors.ApiError` (a refusal, with every reason) or `ServiceUnreachable` after
@@ -59,6 +60,7 @@ class PPOClient(Errands):
         self._http = Transport(url or given.url, key or given.key, retry or RetryPolicy(), timeout_seconds)
         self._patience_seconds = patience_seconds
         self.webhooks = Webhooks(self._http)
+        self.keys = Keys(self._http)
 
     def __enter__(self) -> Self:
         return self

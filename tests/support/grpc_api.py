@@ -21,7 +21,7 @@ from api.rpc.v1 import job_service_pb2 as pb
 from api.rpc.v1.job_service_pb2_grpc import JobServiceStub
 
 DEADLINE_SECONDS = 20
-DETAILS = (details.ErrorInfo, details.RequestInfo, details.BadRequest, details.RetryInfo)
+DETAILS = (details.ErrorInfo, details.RequestInfo, details.BadRequest, details.RetryInfo, details.QuotaFailure)
 
 
 @contextmanager
