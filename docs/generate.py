@@ -2,6 +2,7 @@
 
 docs/metrics.md                        from ppo_engine.stats.METRICS
 docs/spec.md                           from jobs.spec.JobSpec and ppo_engine.config
+docs/api/*.md                          from the OpenAPI document, the proto and docs/twins.py
 docs/from-trl.md                       from ppo_engine.trl and ppo_engine.stats.METRICS
 the settings table of operations.md    from api, worker and jobs settings
 """
@@ -24,6 +25,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from api.settings import ApiSettings
+from docs import api_pages
 from jobs.settings import DomainSettings
 from jobs.spec import JobSpec
 from ppo_engine.config import PRESETS, RULES, OneOf
@@ -295,12 +297,14 @@ def documents() -> dict[str, str]:
         "metrics.md": metrics_page(),
         "from-trl.md": trl_page(),
         "operations.md": operations_page(),
+        **api_pages.pages(),
     }
 
 
 def main() -> None:
     """Write every generated document."""
     for name, text in documents().items():
+        (DOCS / name).parent.mkdir(exist_ok=True)
         (DOCS / name).write_text(text, encoding="utf-8")
 
 

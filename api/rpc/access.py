@@ -117,5 +117,6 @@ def _quota(view: QuotaView) -> pb.Quota:
 def _entry(view: AuditView) -> pb.AuditEntry:
     plain = view.model_dump(exclude={"time", "detail"})
     entry = pb.AuditEntry(**plain, time=moment(view.time))
+    entry.detail.SetInParent()  # an empty object is there, as in JSON
     entry.detail.update(view.detail)
     return entry

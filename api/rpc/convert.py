@@ -94,6 +94,7 @@ def event(view: JobEventView) -> pb.JobEvent:
         attempt=view.attempt,
         message=view.message,
     )
+    message.data.SetInParent()  # an empty object is there, as in JSON
     message.data.update(view.data)
     return message
 

@@ -1,0 +1,252 @@
+"""Every operation of the HTTP door with its twin of the gRPC door, and one example for both.
+
+The pages in docs/api are made from this table, the OpenAPI document and the proto; a test runs every example through
+both doors and compares the answers field by field. To add an operation:
+
+1. Add a row here, keyed by its operation id: the name of its route function. `rpc` is its twin, `Service.Method`; an
+   operation that exists over HTTP only gives the reason in `http_only` instead. A method without an operation goes
+   into GRPC_ONLY with a reason.
+2. `call` is the request as one would type it, `body` its JSON (or text), `request` the same as the JSON of the gRPC
+   request (a list for a method that takes a stream; bytes as bytes). They may use the names of NAMES; the values that
+   they have in the test are made in tests/support/example_values.py. Lists come last in their section: what is
+   compared was read when all examples had run once.
+3. Fields in which the answers of two calls may differ go into `differs`. A difference of shape that is meant goes
+   into OTHER_SHAPES, one of the request's parameters into RENAMED, each with its reason.
+4. `python docs/generate.py`, and commit the pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Twin:
+    """One operation."""
+
+    call: str
+    """Method and path as for curl, `GET /v1/jobs/$JOB`."""
+    rpc: str = ""
+    request: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)
+    body: dict[str, Any] | str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    status: int = 200
+    also: tuple[str, ...] = ()
+    """Further methods with the same meaning, without an example of their own."""
+    differs: tuple[str, ...] = ()
+    http_only: str = ""
+
+    @property
+    def requests(self) -> list[dict[str, Any]]:
+        """The messages of the gRPC request, one unless it is a stream."""
+        return self.request if isinstance(self.request, list) else [self.request]
+
+
+SPEC = {
+    "name": "first-try",
+    "model": {"policy": {"path": "austen-2m"}},
+    "prompts": {"inline": ["She was", "The evening was"]},
+    "rewards": [{"name": "sentiment", "rule": {"name": "sentiment"}}],
+    "generation": {"max_new_tokens": 8},
+    "ppo": {"steps": 2, "batch_size": 4, "minibatch_size": 4, "ppo_epochs": 1},
+    "checkpoint": {"every_steps": 1},
+    "labels": {"team": "demo"},
+}
+ROWS = '{"prompt": "She was"}\n{"prompt": "The evening was"}\n'
+PREVIEW = {
+    "rewards": [{"name": "sentiment", "rule": {"name": "sentiment"}}],
+    "texts": [{"prompt": "She was", "response": " happy."}, {"prompt": "She was", "response": " sad."}],
+}
+GENERATION = {"prompts": ["She was"], "compare_to": ["base"], "max_new_tokens": 8, "score": True}
+_JOB = {"job_id": "$JOB"}
+_MOVING = (
+    *("etag", "state", "phase", "done", "allowed_actions", "attempt", "progress", "latest_metrics", "stop_reason"),
+    *("last_checkpoint_step", "best_checkpoint_step", "start_time", "end_time", "update_time", "queue"),
+)
+"""Fields of a job that change while it runs."""
+_WEBHOOK = {"webhook_id": "$WEBHOOK"}
+_WAITING = {"job_id": "$WAITING"}
+_PROBES = "probes speak gRPC to grpc.health.v1"
+_PROMETHEUS = "Prometheus reads HTTP"
+
+NAMES = {
+    "JOB": "the id of a job that has succeeded",
+    "STEP": "one of its checkpoints",
+    "WAITING": "the id of a queued job",
+    "DATASET": "the id of a dataset",
+    "UNUSED_DATASET": "the id of one that no job needs",
+    "URL": "an address of yours",
+    "WEBHOOK": "the id of a webhook",
+    "DELIVERY": "the id of one of its deliveries",
+    "KEY": "the id of a key",
+    "ERRAND": "the id of an errand",
+}
+"""What `$JOB` and so on stand for, in examples."""
+
+TWINS: dict[str, Twin] = {
+    # --- jobs ---
+    "submit": Twin(
+        "POST /v1/jobs",
+        "JobService.CreateJob",
+        {"spec": SPEC, "request_id": "a-name-of-yours"},
+        SPEC,
+        {"Idempotency-Key": "a-name-of-yours"},
+        201,
+        # The second call finds the job of the first at its end.
+        differs=_MOVING,
+    ),
+    "get_job": Twin("GET /v1/jobs/$JOB", "JobService.GetJob", _JOB),
+    "cancel": Twin("POST /v1/jobs/$WAITING/cancel", "JobService.CancelJob", _WAITING),
+    "resume": Twin(
+        "POST /v1/jobs/$WAITING/resume", "JobService.ResumeJob", _WAITING, differs=("etag", "update_time", "queue")
+    ),
+    "list_jobs": Twin(
+        "GET /v1/jobs?state=succeeded&label=team=demo&page_size=10",
+        "JobService.ListJobs",
+        {"states": ["JOB_STATE_SUCCEEDED"], "labels": {"team": "demo"}, "page_size": 10},
+    ),
+    # --- what a job tells ---
+    "events": Twin(
+        "GET /v1/jobs/$JOB/events?after_seq=1&limit=100",
+        "JobService.ListEvents",
+        {**_JOB, "after_seq": 1, "limit": 100},
+        also=("JobService.WatchJob",),
+    ),
+    "metrics": Twin(
+        "GET /v1/jobs/$JOB/metrics?keys=ppo/mean_scores,objective/kl",
+        "JobService.QueryMetrics",
+        {**_JOB, "keys": ["ppo/mean_scores", "objective/kl"]},
+    ),
+    "samples": Twin("GET /v1/jobs/$JOB/samples?limit=2", "JobService.ListSamples", {**_JOB, "limit": 2}),
+    "logs": Twin("GET /v1/jobs/$JOB/logs?tail=5", "JobService.ListLogs", {**_JOB, "tail": 5}),
+    # --- checkpoints ---
+    "checkpoints": Twin("GET /v1/jobs/$JOB/checkpoints", "JobService.ListCheckpoints", _JOB),
+    "archive": Twin(
+        "GET /v1/jobs/$JOB/checkpoints/$STEP/archive", "JobService.DownloadCheckpoint", {**_JOB, "step": "$STEP"}
+    ),
+    # --- datasets ---
+    "add_dataset": Twin(
+        "POST /v1/datasets?name=openings.jsonl",
+        "DatasetService.UploadDataset",
+        [{"header": {"name": "openings.jsonl"}}, {"chunk": ROWS.encode()}],
+        ROWS,
+        {"Content-Type": "application/jsonl"},
+        201,
+    ),
+    "get_dataset": Twin("GET /v1/datasets/$DATASET", "DatasetService.GetDataset", {"dataset_id": "$DATASET"}),
+    "delete_dataset": Twin(
+        "DELETE /v1/datasets/$UNUSED_DATASET",
+        "DatasetService.DeleteDataset",
+        {"dataset_id": "$UNUSED_DATASET"},
+        status=204,
+    ),
+    "list_datasets": Twin("GET /v1/datasets?page_size=10", "DatasetService.ListDatasets", {"page_size": 10}),
+    # --- webhooks ---
+    "create_webhook": Twin(
+        "POST /v1/webhooks",
+        "WebhookService.CreateWebhook",
+        {"url": "$URL", "event_types": {"values": ["job.succeeded", "job.failed"]}},
+        {"url": "$URL", "event_types": ["job.succeeded", "job.failed"]},
+        status=201,
+    ),
+    "get_webhook": Twin("GET /v1/webhooks/$WEBHOOK", "WebhookService.GetWebhook", _WEBHOOK),
+    "update_webhook": Twin(
+        "PATCH /v1/webhooks/$WEBHOOK",
+        "WebhookService.UpdateWebhook",
+        {**_WEBHOOK, "description": "for the team"},
+        {"description": "for the team"},
+        differs=("update_time",),
+    ),
+    "delete_webhook": Twin("DELETE /v1/webhooks/$WEBHOOK", "WebhookService.DeleteWebhook", _WEBHOOK, status=204),
+    "rotate_secret": Twin(
+        "POST /v1/webhooks/$WEBHOOK/rotate-secret",
+        "WebhookService.RotateWebhookSecret",
+        _WEBHOOK,
+        differs=("secret", "previous_until"),
+    ),
+    "send_test": Twin(
+        "POST /v1/webhooks/$WEBHOOK/test", "WebhookService.TestWebhook", _WEBHOOK, status=202, differs=("message_id",)
+    ),
+    "redeliver": Twin(
+        "POST /v1/webhooks/$WEBHOOK/deliveries/$DELIVERY/redeliver",
+        "WebhookService.RedeliverWebhook",
+        {**_WEBHOOK, "delivery_id": "$DELIVERY"},
+        status=202,
+    ),
+    "deliveries": Twin(
+        "GET /v1/webhooks/$WEBHOOK/deliveries?page_size=10",
+        "WebhookService.ListWebhookDeliveries",
+        {**_WEBHOOK, "page_size": 10},
+    ),
+    "list_webhooks": Twin("GET /v1/webhooks?page_size=10", "WebhookService.ListWebhooks", {"page_size": 10}),
+    # --- errands ---
+    "preview_reward": Twin(
+        "POST /v1/rewards/preview?timeout=120",
+        "JobService.PreviewReward",
+        {"request": PREVIEW, "timeout_seconds": 120},
+        PREVIEW,
+        # Two errands; get_errand compares all of one.
+        differs=("id", "create_time", "start_time", "end_time", "preview"),
+    ),
+    "generate": Twin(
+        "POST /v1/jobs/$JOB/generate?timeout=120",
+        "JobService.Generate",
+        {**_JOB, "request": GENERATION, "timeout_seconds": 120},
+        GENERATION,
+        differs=("id", "create_time", "start_time", "end_time", "generation"),
+    ),
+    "get_errand": Twin("GET /v1/errands/$ERRAND", "JobService.GetErrand", {"errand_id": "$ERRAND"}),
+    # --- access ---
+    "me": Twin("GET /v1/me", "AccessService.GetMe"),
+    "create_key": Twin(
+        "POST /v1/keys",
+        "AccessService.CreateKey",
+        {"name": "notebook", "scopes": ["read", "submit"], "expire_seconds": 86400},
+        {"name": "notebook", "scopes": ["read", "submit"], "expire_seconds": 86400},
+        status=201,
+    ),
+    "revoke_key": Twin("DELETE /v1/keys/$KEY", "AccessService.RevokeKey", {"key_id": "$KEY"}),
+    "set_quota": Twin(
+        "PUT /v1/quotas/team-a",
+        "AccessService.SetQuota",
+        {"owner": "team-a", "max_running_jobs": 4, "max_queued_jobs": 100},
+        {"max_running_jobs": 4, "max_queued_jobs": 100},
+    ),
+    "get_quota": Twin("GET /v1/quotas/team-a", "AccessService.GetQuota", {"owner": "team-a"}),
+    "list_audit": Twin("GET /v1/audit?target=$JOB", "AccessService.ListAuditEntries", {"target": "$JOB"}),
+    "list_keys": Twin("GET /v1/keys?page_size=1", "AccessService.ListKeys", {"page_size": 1}),
+    # --- catalogue ---
+    "job_schema": Twin("GET /v1/schemas/job", "CatalogueService.GetJobSchema"),
+    "capabilities": Twin("GET /v1/capabilities", "CatalogueService.GetCapabilities"),
+    "problems": Twin("GET /problems", "CatalogueService.ListProblems"),
+    "problem": Twin("GET /problems/not_found", "CatalogueService.GetProblem", {"code": "not_found"}),
+    # --- operations ---
+    "livez": Twin("GET /livez", http_only=_PROBES),
+    "readyz": Twin("GET /readyz", http_only=_PROBES),
+    "service_metrics": Twin("GET /metrics", http_only=_PROMETHEUS),
+    "job_metrics": Twin("GET /metrics/jobs", http_only=_PROMETHEUS),
+    "worker_targets": Twin("GET /sd/workers", http_only=_PROMETHEUS),
+}
+
+GRPC_ONLY: dict[str, str] = {}
+"""Methods that no operation stands for, with the reason."""
+
+OTHER_SHAPES = {
+    "create_key": "JSON has the key among the fields of its entry, the proto beside them",
+    "create_webhook": "JSON has the secret among the endpoint's fields, the proto beside the endpoint",
+    "metrics": "JSON has columns with null where a step lacks a key, the proto has points: it has no null in a list",
+}
+"""Operations whose answers say the same in another form."""
+
+RENAMED: dict[str, dict[str, str]] = {
+    "submit": {"idempotency-key": "request_id"},
+    "list_jobs": {"state": "states", "label": "labels"},
+    "events": {"last-event-id": ""},
+    "metrics": {"format": ""},
+    "preview_reward": {"timeout": "timeout_seconds"},
+    "generate": {"timeout": "timeout_seconds"},
+    "get_errand": {"timeout": "timeout_seconds"},
+}
+"""Parameters by operation whose gRPC field has another name; empty where HTTP alone has it: a stream is WatchJob's, and
+CSV is a form of the same answer."""
