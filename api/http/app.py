@@ -15,6 +15,7 @@ from api.http import (
     catalogue_routes,
     checkpoint_routes,
     dataset_routes,
+    docs_routes,
     errand_routes,
     errors,
     job_routes,
@@ -40,6 +41,7 @@ ROUTERS = (
     catalogue_routes.router,
     errand_routes.router,
     access_routes.router,
+    docs_routes.router,
     operations_routes.router,
 )
 _NAMED = (
@@ -63,6 +65,7 @@ def create_app(context: Context) -> FastAPI:
         version="1",
         description="PPO training of language models as a service.",
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
         # Short and stable: clients are generated from them, and docs/twins.py is keyed by them.
         generate_unique_id_function=lambda route: route.name,
