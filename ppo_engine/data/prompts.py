@@ -186,12 +186,22 @@ class PromptSource:
         self._cursor.load_state_dict(state)
 
 
+def token_ids(lines: Sequence[Line], tokenizer: Any, chat: ChatConfig | None) -> list[list[int]]:
+    """What the policy sees of each prompt.
+
+    Raises:
+        InvalidConfig: `chat` without a chat template.
+        PromptsUnusable: the template refuses a prompt.
+    """
+    if chat is not None:
+        return _through_template(lines, tokenizer, chat)
+    texts = [line.text for line in lines]
+    ids: list[list[int]] = tokenizer(texts, return_attention_mask=False, return_token_type_ids=False)["input_ids"]
+    return ids
+
+
 def _tokenize(lines: Sequence[Line], tokenizer: Any, max_tokens: int | None, chat: ChatConfig | None) -> list[Prompt]:
-    if chat is None:
-        texts = [line.text for line in lines]
-        ids = tokenizer(texts, return_attention_mask=False, return_token_type_ids=False)["input_ids"]
-    else:
-        ids = _through_template(lines, tokenizer, chat)
+    ids = token_ids(lines, tokenizer, chat)
     prompts = [
         Prompt(i, line.text, tuple(row), line.record, line.messages)
         for i, (line, row) in enumerate(zip(lines, ids, strict=True))

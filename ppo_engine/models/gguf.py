@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,10 @@ def convert(gguf: Path, folder: Path, dtype: torch.dtype) -> None:
     """
     if folder.exists():
         raise FileExistsError(folder)
-    try:
+    with _readable(gguf):
         reader = GGUFReader(gguf)
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-        _check_supported(fields)
+        fields = _fields(reader)
         config, tokenizer, weights = _config(fields), _tokenizer(fields), _weights(reader, fields, dtype)
-    except (OSError, ValueError, LookupError) as error:
-        raise ModelUnavailable(f"`{gguf.name}` cannot be read as a llama GGUF file: {error}") from error
     config.tie_word_embeddings = "lm_head.weight" not in weights
     config.dtype = dtype
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +68,35 @@ def convert(gguf: Path, folder: Path, dtype: torch.dtype) -> None:
     except BaseException:
         shutil.rmtree(staging)
         raise
+
+
+def describe(gguf: Path) -> tuple[LlamaConfig, PreTrainedTokenizerFast]:
+    """Config and tokenizer of the model in `gguf`, without its weights.
+
+    Raises:
+        ModelUnavailable: as `convert`.
+    """
+    with _readable(gguf):
+        reader = GGUFReader(gguf)
+        fields = _fields(reader)
+        config, tokenizer = _config(fields), _tokenizer(fields)
+        names = {_hugging_face_name(tensor.name) for tensor in reader.tensors}
+    config.tie_word_embeddings = "lm_head.weight" not in names
+    return config, tokenizer
+
+
+@contextmanager
+def _readable(gguf: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, LookupError) as error:
+        raise ModelUnavailable(f"`{gguf.name}` cannot be read as a llama GGUF file: {error}") from error
+
+
+def _fields(reader: GGUFReader) -> dict[str, Any]:
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    _check_supported(fields)
+    return fields
 
 
 def _check_supported(fields: Mapping[str, Any]) -> None:

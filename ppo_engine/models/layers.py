@@ -33,7 +33,7 @@ class DecoderLayers:
         Raises:
             InvalidConfig: the decoder is not a list of layers that run one after the other.
         """
-        self.layers = _layer_list(model)
+        self.layers = layer_list(model)
         self.first = 0
         """The first layer that is trained; those before it are frozen."""
         self.checkpointing = False
@@ -87,7 +87,12 @@ def _has_cache(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     return any(isinstance(value, Cache) for value in (*args, *options.values()))
 
 
-def _layer_list(model: nn.Module) -> list[nn.Module]:
+def layer_list(model: nn.Module) -> list[nn.Module]:
+    """The decoder layers of a trunk.
+
+    Raises:
+        InvalidConfig: they are not one list of the length that its config tells.
+    """
     config: Any = model.config
     wanted = int(config.get_text_config().num_hidden_layers)
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == wanted and _alike(m)]

@@ -65,8 +65,7 @@ class LanguageModel(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        if model.get_output_embeddings() is None or model.base_model is model:
-            raise ModelUnavailable(f"{type(model).__name__} has no separate language-model head")
+        require_head(model)
         self.head = LanguageHead(model)
         self.trunk = Trunk(model.base_model)
         self._check_head()
@@ -87,6 +86,12 @@ class LanguageModel(nn.Module):
         ours = self.head(self.trunk(ids, mask, use_cache=False)).float()
         if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3):
             raise ModelUnavailable(f"{type(self.model).__name__} changes its logits in a way this engine does not know")
+
+
+def require_head(model: PreTrainedModel) -> None:
+    """Raise ModelUnavailable where a model cannot be split into trunk and head."""
+    if model.get_output_embeddings() is None or model.base_model is model:
+        raise ModelUnavailable(f"{type(model).__name__} has no separate language-model head")
 
 
 class Policy(nn.Module):
