@@ -33,6 +33,8 @@ class ErrandKind(StrEnum):
 
     PREVIEW_REWARD = "preview_reward"
     GENERATE = "generate"
+    PROBE = "probe"
+    """Look at a run before it starts, for a plan."""
 
 
 class Answer(BaseModel):

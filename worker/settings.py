@@ -14,6 +14,7 @@ from pydantic_settings import NoDecode
 
 from jobs.settings import DomainSettings
 from ppo_engine.egress import RewardHost
+from ppo_engine.errands import ErrandKind
 from ppo_engine.rundir import RunDir
 
 _ENGINE_ENV = frozenset(
@@ -163,7 +164,8 @@ class WorkerSettings(DomainSettings):
     def errand_arguments(self, kind: str, request: Path) -> list[str]:
         """What follows `engine_command errand`."""
         how = ["--runs", str(self.runs_dir), "--threads", str(self.threads_per_engine)]
-        return [kind, str(request), *how, *self._sources()]
+        folders = [self.datasets_dir] if kind == ErrandKind.PROBE else []  # its datasets were found to be the owner's
+        return [kind, str(request), *how, *self._sources(*folders)]
 
     def _sources(self, *folders: Path) -> list[str]:
         """What an engine may read and call; `folders` beside the model roots."""

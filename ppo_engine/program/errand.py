@@ -14,8 +14,10 @@ from ppo_engine.egress import Egress
 from ppo_engine.errands import Answer, ErrandKind, GenerationWork, PreviewRequest
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.events import Answered
+from ppo_engine.plans import ProbeRequest
 from ppo_engine.program.generate import generate
 from ppo_engine.program.preview import preview_reward
+from ppo_engine.program.probe.look import probe
 from ppo_engine.rundir import RunDir
 
 
@@ -61,7 +63,12 @@ def _generate(asked: GenerationWork, setting: Setting) -> Answer:
     return generate(asked, run=run, roots=setting.roots, egress=setting.egress, threads=setting.threads)
 
 
+def _probe(asked: ProbeRequest, setting: Setting) -> Answer:
+    return probe(asked.config, roots=setting.roots, runs=setting.runs, egress=setting.egress)
+
+
 _WORK: Mapping[ErrandKind, tuple[type[BaseModel], Callable[..., Answer]]] = {
     ErrandKind.PREVIEW_REWARD: (PreviewRequest, _preview),
     ErrandKind.GENERATE: (GenerationWork, _generate),
+    ErrandKind.PROBE: (ProbeRequest, _probe),
 }
