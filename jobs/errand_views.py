@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from jobs.views import JobError, View
 from ppo_engine.errands import ErrandKind, Generation, RewardPreview
+from ppo_engine.plans import Probe
 
 
 class ErrandState(StrEnum):
@@ -32,3 +33,4 @@ class ErrandView(View):
     end_time: datetime | None
     preview: RewardPreview | None = None
     generation: Generation | None = None
+    probe: Probe | None = None

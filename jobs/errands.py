@@ -29,7 +29,11 @@ PATIENCE_SECONDS = 600.0
 KEPT_SECONDS = 3600.0
 """How long the answer can be read."""
 _ID = re.compile(r"errand_[0-9a-f]{32}")
-_ANSWERS = {ErrandKind.PREVIEW_REWARD: "preview", ErrandKind.GENERATE: "generation"}
+_ANSWERS = {
+    ErrandKind.PREVIEW_REWARD: "preview",
+    ErrandKind.GENERATE: "generation",
+    ErrandKind.PROBE: "probe",
+}
 """The field of the view that holds the answer."""
 
 
@@ -92,5 +96,5 @@ def _require_room(session: Session, principal: Principal) -> None:
     mine = sa.select(Errand.id).where(Errand.owner_id == principal.owner_id, Errand.end_time.is_(None))
     if len(session.scalars(mine.limit(MAX_OPEN)).all()) == MAX_OPEN:
         raise QuotaExceeded(
-            f"{MAX_OPEN} of your previews and generations are under way: wait for one", retry_after_seconds=10
+            f"{MAX_OPEN} of your previews, plans and generations are under way: wait for one", retry_after_seconds=10
         )

@@ -116,7 +116,7 @@ class Job(Base):
     step: Mapped[int] = mapped_column(insert_default=0)
     steps_total: Mapped[int]
     seconds_per_step: Mapped[float | None]
-    """Moving average, for the time left."""
+    """Moving average of the last attempt, for the time left, and for plans of similar runs."""
     latest_metrics: Mapped[dict[str, float]] = mapped_column(insert_default=dict)
     last_checkpoint_step: Mapped[int | None]
     best_checkpoint_step: Mapped[int | None]

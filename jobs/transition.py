@@ -51,7 +51,9 @@ def move(session: Session, move: Move, where: Sequence[Condition], what: Happeni
     sources, target = TRANSITIONS[move]
     values["state"] = target
     if target is not JobState.RUNNING:
-        values |= {"lease_expire_time": None, "worker_id": None, "phase": None, "seconds_per_step": None}
+        values |= {"lease_expire_time": None, "worker_id": None, "phase": None}
+    if target in (JobState.QUEUED, JobState.PAUSED):
+        values["seconds_per_step"] = None  # the next attempt may be on a faster machine; of a job that ended it stays
     if target in TERMINAL:
         values["end_time"] = db_time()
     return note(session, move, [*where, Job.state.in_(sources)], what, **values)

@@ -195,11 +195,30 @@ def enlist(session: Session, principal: Principal, spec: JobSpec) -> None:
     Raises:
         InvalidSpec: a webhook is not the principal's, or there would be too many.
     """
+    new, problems = _unheard(session, principal, spec)
+    if problems:
+        raise invalid_spec(problems)
+    for url in new:
+        values = WebhookSpec(url=url, all_jobs=False).model_dump(mode="json")
+        # A twin of this submit may be as far: then its endpoint is as good.
+        with suppress(IntegrityError), session.begin_nested():
+            _insert(session, principal.owner_id, **values)
+
+
+def notify_problems(db: Database, principal: Principal, spec: JobSpec) -> list[Problem]:
+    """What `enlist` would refuse; makes no endpoint."""
+    with db.read() as session:
+        return _unheard(session, principal, spec)[1]
+
+
+def _unheard(session: Session, principal: Principal, spec: JobSpec) -> tuple[list[str], list[Problem]]:
+    """URLs that need an endpoint, and what is wrong with those to be notified."""
     if not spec.notify:
-        return
+        return [], []
     mine = list(session.execute(sa.select(Webhook.id, Webhook.url).where(Webhook.owner_id == principal.owner_id)))
     ids, urls = {row.id for row in mine}, {row.url for row in mine}
-    problems = []
+    new: list[str] = []
+    problems: list[Problem] = []
     for index, item in enumerate(spec.notify):
         if item.webhook is not None and item.webhook not in ids:
             where, code, detail = f"/notify/{index}/webhook", "unknown_webhook", "there is no such webhook"
@@ -210,12 +229,8 @@ def enlist(session: Session, principal: Principal, spec: JobSpec) -> None:
                 detail = f"an owner has at most {MAX_WEBHOOKS} webhooks; remove one first"
                 problems.append(Problem(pointer=f"/notify/{index}/url", code="too_many", detail=detail))
             else:
-                values = WebhookSpec(url=item.url, all_jobs=False).model_dump(mode="json")
-                # A twin of this submit may be as far: then its endpoint is as good.
-                with suppress(IntegrityError), session.begin_nested():
-                    _insert(session, principal.owner_id, **values)
-    if problems:
-        raise invalid_spec(problems)
+                new.append(item.url)
+    return new, problems
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
