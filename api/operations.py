@@ -34,6 +34,7 @@ READ, SUBMIT, CONTROL, KEYS, ADMIN = Scope.READ, Scope.SUBMIT, Scope.CONTROL, Sc
 
 OPERATIONS = (
     Operation("job.submit", SUBMIT, "POST /v1/jobs", "JobService/CreateJob"),
+    Operation("job.plan", SUBMIT, "POST /v1/jobs/plan", "JobService/PlanJob"),
     Operation("job.list", READ, "GET /v1/jobs", "JobService/ListJobs"),
     Operation("job.get", READ, "GET /v1/jobs/{job_id}", "JobService/GetJob"),
     Operation("job.cancel", CONTROL, "POST /v1/jobs/{job_id}/cancel", "JobService/CancelJob"),

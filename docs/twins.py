@@ -96,6 +96,14 @@ TWINS: dict[str, Twin] = {
         # The second call finds the job of the first at its end.
         differs=_MOVING,
     ),
+    "plan_job": Twin(
+        "POST /v1/jobs/plan?timeout=120",
+        "JobService.PlanJob",
+        {"spec": SPEC, "timeout_seconds": 120},
+        SPEC,
+        # What changes while jobs run: seconds of the rewards, free memory and disk, and earlier runs.
+        differs=("rewards", "memory", "disk", "eta"),
+    ),
     "get_job": Twin("GET /v1/jobs/$JOB", "JobService.GetJob", _JOB),
     "cancel": Twin("POST /v1/jobs/$WAITING/cancel", "JobService.CancelJob", _WAITING),
     "resume": Twin(
@@ -244,6 +252,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "list_jobs": {"state": "states", "label": "labels"},
     "events": {"last-event-id": ""},
     "metrics": {"format": ""},
+    "plan_job": {"timeout": "timeout_seconds"},
     "preview_reward": {"timeout": "timeout_seconds"},
     "generate": {"timeout": "timeout_seconds"},
     "get_errand": {"timeout": "timeout_seconds"},

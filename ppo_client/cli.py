@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from ppo_client import errors
-from ppo_client.commands import access, errands, jobs, results, service, webhooks
+from ppo_client.commands import access, errands, jobs, plan, results, service, webhooks
 from ppo_client.commands.exits import HELP, Exit, exit_code
 from ppo_client.commands.options import err_console
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(service.up)
+app.command()(plan.plan)
 app.command()(jobs.submit)
 app.command("ls")(jobs.list_jobs)
 app.command()(jobs.show)

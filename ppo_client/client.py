@@ -20,6 +20,7 @@ from ppo_client import archive, settings, sse, updates
 from ppo_client.access import Access, Keys
 from ppo_client.errands import Errands
 from ppo_client.errors import ClientError, DownloadError, ProtocolError, ServiceUnavailable, ServiceUnreachable
+from ppo_client.plans import Plans
 from ppo_client.transport import RetryPolicy, Transport
 from ppo_client.updates import End, Update
 from ppo_client.webhooks import Webhooks
@@ -36,7 +37,7 @@ class NoCheckpoint(ClientError):
     """The job has no such checkpoint."""
 
 
-class PPOClient(Errands, Access):
+class PPOClient(Errands, Plans, Access):
     """A connection to one service. Thread-safe; close it, or use it in a `with` block.
 
     All methods raise `ppo_client.errors.ApiError` (a refusal, with every reason) or `ServiceUnreachable` after

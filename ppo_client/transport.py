@@ -59,6 +59,7 @@ class Transport:
         params: Mapping[str, Any] | None = None,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
+        read_timeout_seconds: float | None = None,
     ) -> Any:
         """The decoded JSON of the answer.
 
@@ -68,6 +69,7 @@ class Transport:
             ProtocolError: an answer that is not JSON.
         """
         request = self._http.build_request(method, path, params=params, json=body, headers=headers)
+        _set_patience(request, read_timeout_seconds)
         response = self._send(request, stream=False)
         try:
             return response.json()
@@ -89,8 +91,7 @@ class Transport:
     ) -> Iterator[httpx.Response]:
         """An open answer whose body is still to be read; opening is retried, reading is not."""
         request = self._http.build_request("GET", path, params=params, headers=headers)
-        if read_timeout_seconds is not None:
-            request.extensions["timeout"] = {**request.extensions["timeout"], "read": read_timeout_seconds}
+        _set_patience(request, read_timeout_seconds)
         response = self._send(request, stream=True)
         try:
             yield response
@@ -122,3 +123,9 @@ class Transport:
             f"no answer from {self.url} ({str(error) or type(error).__name__}).\n"
             "  Is the service running? `ppo up` starts one here; --url or PPO_URL names another."
         )
+
+
+def _set_patience(request: httpx.Request, read_timeout_seconds: float | None) -> None:
+    """Bear silence for longer or shorter than usual."""
+    if read_timeout_seconds is not None:
+        request.extensions["timeout"] = {**request.extensions["timeout"], "read": read_timeout_seconds}

@@ -20,6 +20,7 @@ from api.http import (
     errors,
     job_routes,
     operations_routes,
+    plan_routes,
     progress_routes,
     webhook_routes,
 )
@@ -33,6 +34,7 @@ from jobs.webhook_spec import WebhookChanges, WebhookSpec
 from ppo_engine.errands import GenerationRequest, PreviewRequest
 
 ROUTERS = (
+    plan_routes.router,
     job_routes.router,
     progress_routes.router,
     checkpoint_routes.router,

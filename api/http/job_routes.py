@@ -22,7 +22,7 @@ from jobs.views import JobView, Page
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-_SPEC_BODY = {
+SPEC_BODY = {
     "requestBody": {
         "required": True,
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/JobSpec"}}},
@@ -36,7 +36,7 @@ _REPLAYED = {"description": "The idempotency key was used before with this spec:
     status_code=201,
     response_model=JobView,
     dependencies=[NO_QUERY],
-    openapi_extra=_SPEC_BODY,
+    openapi_extra=SPEC_BODY,
     responses={
         200: _REPLAYED,
         **responses(

@@ -12,6 +12,7 @@ from google.protobuf import json_format
 from api.context import Context
 from api.errands import DEFAULT_WAIT_SECONDS, MAX_WAIT_SECONDS, asked, waited
 from api.parameters import job_id
+from api.plans import plan
 from api.rpc import convert
 from api.rpc.gate import CALLER
 from api.rpc.v1 import job_service_pb2 as pb
@@ -41,6 +42,12 @@ class ErrandRpcs(JobServiceServicer):
         view = await asked(self._context, CALLER.get(), ask, _wait_seconds(request))
         return pb.GenerateResponse(errand=errand(view))
 
+    async def PlanJob(self, request: pb.PlanJobRequest, context: Any) -> pb.PlanJobResponse:
+        """Check a spec and estimate its run."""
+        document = convert.document(request.spec)
+        found = await plan(self._context, CALLER.get(), document, _wait_seconds(request))
+        return json_format.ParseDict(found.model_dump(mode="json", exclude_none=True), pb.PlanJobResponse())
+
     async def GetErrand(self, request: pb.GetErrandRequest, context: Any) -> pb.GetErrandResponse:
         """Wait for an answer that did not come in time."""
         view = await waited(self._context, CALLER.get(), request.errand_id, _wait_seconds(request))
@@ -52,7 +59,10 @@ def errand(view: ErrandView) -> pb.Errand:
     return json_format.ParseDict(view.model_dump(mode="json", exclude_none=True), pb.Errand())
 
 
-def _wait_seconds(request: pb.PreviewRewardRequest | pb.GenerateRequest | pb.GetErrandRequest) -> float:
+_Request = pb.PreviewRewardRequest | pb.GenerateRequest | pb.PlanJobRequest | pb.GetErrandRequest
+
+
+def _wait_seconds(request: _Request) -> float:
     if not request.HasField("timeout_seconds"):
         return DEFAULT_WAIT_SECONDS
     if not 0 <= request.timeout_seconds <= MAX_WAIT_SECONDS:

@@ -778,7 +778,677 @@ class CreateJobResponse(_message.Message):
 Global___CreateJobResponse: _TypeAlias = CreateJobResponse  # noqa: Y015
 
 @_typing.final
+class PlanJobRequest(_message.Message):
+    """--- plan ---"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    timeout_seconds: _builtins.float
+    """Longest wait for a worker to look, at most 120; 60 when absent."""
+    @_builtins.property
+    def spec(self) -> Global___JobSpec: ...
+    def __init__(
+        self,
+        *,
+        spec: Global___JobSpec | None = ...,
+        timeout_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "spec", b"spec", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "spec", b"spec", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__timeout_seconds: _TypeAlias = _typing.Literal["timeout_seconds"]  # noqa: Y015
+    _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_seconds) -> _WhichOneofReturnType__timeout_seconds | None: ...
+
+Global___PlanJobRequest: _TypeAlias = PlanJobRequest  # noqa: Y015
+
+@_typing.final
+class PlanJobResponse(_message.Message):
+    """What a run would take, and what stands in its way. Nothing was created."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OK_FIELD_NUMBER: _builtins.int
+    PROBED_FIELD_NUMBER: _builtins.int
+    NOT_PROBED_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    EVALUATION_PROMPTS_FIELD_NUMBER: _builtins.int
+    REWARDS_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
+    ok: _builtins.bool
+    """Whether a CreateJob would be accepted, and nothing is known that the run would fail of."""
+    probed: _builtins.bool
+    """Whether a worker has looked at models, prompts and rewards."""
+    not_probed: _builtins.str
+    """Why not."""
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Problem]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Problem]: ...
+    @_builtins.property
+    def model(self) -> Global___ModelFacts: ...
+    @_builtins.property
+    def prompts(self) -> Global___PromptFacts: ...
+    @_builtins.property
+    def evaluation_prompts(self) -> Global___PromptFacts: ...
+    @_builtins.property
+    def rewards(self) -> _containers.RepeatedCompositeFieldContainer[Global___RewardTrial]: ...
+    @_builtins.property
+    def memory(self) -> Global___MemoryFacts: ...
+    @_builtins.property
+    def disk(self) -> Global___DiskFacts: ...
+    @_builtins.property
+    def work(self) -> Global___Work: ...
+    @_builtins.property
+    def eta(self) -> Global___Eta: ...
+    def __init__(
+        self,
+        *,
+        ok: _builtins.bool = ...,
+        probed: _builtins.bool = ...,
+        not_probed: _builtins.str | None = ...,
+        errors: _abc.Iterable[Global___Problem] | None = ...,
+        warnings: _abc.Iterable[Global___Problem] | None = ...,
+        model: Global___ModelFacts | None = ...,
+        prompts: Global___PromptFacts | None = ...,
+        evaluation_prompts: Global___PromptFacts | None = ...,
+        rewards: _abc.Iterable[Global___RewardTrial] | None = ...,
+        memory: Global___MemoryFacts | None = ...,
+        disk: Global___DiskFacts | None = ...,
+        work: Global___Work | None = ...,
+        eta: Global___Eta | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_not_probed", b"_not_probed", "disk", b"disk", "eta", b"eta", "evaluation_prompts", b"evaluation_prompts", "memory", b"memory", "model", b"model", "not_probed", b"not_probed", "prompts", b"prompts", "work", b"work"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_not_probed", b"_not_probed", "disk", b"disk", "errors", b"errors", "eta", b"eta", "evaluation_prompts", b"evaluation_prompts", "memory", b"memory", "model", b"model", "not_probed", b"not_probed", "ok", b"ok", "probed", b"probed", "prompts", b"prompts", "rewards", b"rewards", "warnings", b"warnings", "work", b"work"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__not_probed: _TypeAlias = _typing.Literal["not_probed"]  # noqa: Y015
+    _WhichOneofArgType__not_probed: _TypeAlias = _typing.Literal["_not_probed", b"_not_probed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__not_probed) -> _WhichOneofReturnType__not_probed | None: ...
+
+Global___PlanJobResponse: _TypeAlias = PlanJobResponse  # noqa: Y015
+
+@_typing.final
+class Problem(_message.Message):
+    """One thing about a spec: where (JSON pointer), what, and what would do. Errors have the code that the refusal or the
+    failed job would have.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTER_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    GIVEN_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    SUGGESTION_FIELD_NUMBER: _builtins.int
+    pointer: _builtins.str
+    code: _builtins.str
+    detail: _builtins.str
+    suggestion: _builtins.str
+    @_builtins.property
+    def given(self) -> _struct_pb2.Value: ...
+    @_builtins.property
+    def allowed(self) -> _containers.RepeatedCompositeFieldContainer[_struct_pb2.Value]: ...
+    def __init__(
+        self,
+        *,
+        pointer: _builtins.str = ...,
+        code: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        given: _struct_pb2.Value | None = ...,
+        allowed: _abc.Iterable[_struct_pb2.Value] | None = ...,
+        suggestion: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_suggestion", b"_suggestion", "given", b"given", "suggestion", b"suggestion"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_suggestion", b"_suggestion", "allowed", b"allowed", "code", b"code", "detail", b"detail", "given", b"given", "pointer", b"pointer", "suggestion", b"suggestion"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__suggestion: _TypeAlias = _typing.Literal["suggestion"]  # noqa: Y015
+    _WhichOneofArgType__suggestion: _TypeAlias = _typing.Literal["_suggestion", b"_suggestion"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__suggestion) -> _WhichOneofReturnType__suggestion | None: ...
+
+Global___Problem: _TypeAlias = Problem  # noqa: Y015
+
+@_typing.final
+class Probe(_message.Message):
+    """All that a worker found out about a run before its start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERRORS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    EVALUATION_PROMPTS_FIELD_NUMBER: _builtins.int
+    REWARDS_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Remark]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Remark]: ...
+    @_builtins.property
+    def model(self) -> Global___ModelFacts: ...
+    @_builtins.property
+    def prompts(self) -> Global___PromptFacts: ...
+    @_builtins.property
+    def evaluation_prompts(self) -> Global___PromptFacts: ...
+    @_builtins.property
+    def rewards(self) -> _containers.RepeatedCompositeFieldContainer[Global___RewardTrial]: ...
+    @_builtins.property
+    def memory(self) -> Global___MemoryFacts: ...
+    @_builtins.property
+    def disk(self) -> Global___DiskFacts: ...
+    def __init__(
+        self,
+        *,
+        errors: _abc.Iterable[Global___Remark] | None = ...,
+        warnings: _abc.Iterable[Global___Remark] | None = ...,
+        model: Global___ModelFacts | None = ...,
+        prompts: Global___PromptFacts | None = ...,
+        evaluation_prompts: Global___PromptFacts | None = ...,
+        rewards: _abc.Iterable[Global___RewardTrial] | None = ...,
+        memory: Global___MemoryFacts | None = ...,
+        disk: Global___DiskFacts | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk", "evaluation_prompts", b"evaluation_prompts", "memory", b"memory", "model", b"model", "prompts", b"prompts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk", "errors", b"errors", "evaluation_prompts", b"evaluation_prompts", "memory", b"memory", "model", b"model", "prompts", b"prompts", "rewards", b"rewards", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Probe: _TypeAlias = Probe  # noqa: Y015
+
+@_typing.final
+class Remark(_message.Message):
+    """What a worker found: where (JSON pointer), with which code the job would fail, what, and what would do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTER_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    SUGGESTION_FIELD_NUMBER: _builtins.int
+    pointer: _builtins.str
+    code: _builtins.str
+    detail: _builtins.str
+    suggestion: _builtins.str
+    def __init__(
+        self,
+        *,
+        pointer: _builtins.str = ...,
+        code: _builtins.str = ...,
+        detail: _builtins.str = ...,
+        suggestion: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "pointer", b"pointer", "suggestion", b"suggestion"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Remark: _TypeAlias = Remark  # noqa: Y015
+
+@_typing.final
+class ModelFacts(_message.Message):
+    """The policy, read from its config, its tokenizer and the headers of its weights."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ARCHITECTURE_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    TRAINABLE_PARAMETERS_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    HIDDEN_SIZE_FIELD_NUMBER: _builtins.int
+    VOCABULARY_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    FILE_BYTES_FIELD_NUMBER: _builtins.int
+    CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    architecture: _builtins.str
+    parameters: _builtins.int
+    trainable_parameters: _builtins.int
+    """What the optimizer moves, adapters and the critic included."""
+    layers: _builtins.int
+    hidden_size: _builtins.int
+    vocabulary: _builtins.int
+    positions: _builtins.int
+    """Longest text it can read, tokens."""
+    file_bytes: _builtins.int
+    chat_template: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        architecture: _builtins.str = ...,
+        parameters: _builtins.int = ...,
+        trainable_parameters: _builtins.int = ...,
+        layers: _builtins.int = ...,
+        hidden_size: _builtins.int = ...,
+        vocabulary: _builtins.int = ...,
+        positions: _builtins.int | None = ...,
+        file_bytes: _builtins.int | None = ...,
+        chat_template: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_file_bytes", b"_file_bytes", "_positions", b"_positions", "file_bytes", b"file_bytes", "positions", b"positions"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_file_bytes", b"_file_bytes", "_positions", b"_positions", "architecture", b"architecture", "chat_template", b"chat_template", "file_bytes", b"file_bytes", "hidden_size", b"hidden_size", "layers", b"layers", "name", b"name", "parameters", b"parameters", "positions", b"positions", "trainable_parameters", b"trainable_parameters", "vocabulary", b"vocabulary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__file_bytes: _TypeAlias = _typing.Literal["file_bytes"]  # noqa: Y015
+    _WhichOneofArgType__file_bytes: _TypeAlias = _typing.Literal["_file_bytes", b"_file_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__positions: _TypeAlias = _typing.Literal["positions"]  # noqa: Y015
+    _WhichOneofArgType__positions: _TypeAlias = _typing.Literal["_positions", b"_positions"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__file_bytes) -> _WhichOneofReturnType__file_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__positions) -> _WhichOneofReturnType__positions | None: ...
+
+Global___ModelFacts: _TypeAlias = ModelFacts  # noqa: Y015
+
+@_typing.final
+class Quantiles(_message.Message):
+    """How lengths are distributed, tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MINIMUM_FIELD_NUMBER: _builtins.int
+    P05_FIELD_NUMBER: _builtins.int
+    P50_FIELD_NUMBER: _builtins.int
+    P95_FIELD_NUMBER: _builtins.int
+    MAXIMUM_FIELD_NUMBER: _builtins.int
+    MEAN_FIELD_NUMBER: _builtins.int
+    minimum: _builtins.int
+    p05: _builtins.int
+    p50: _builtins.int
+    p95: _builtins.int
+    maximum: _builtins.int
+    mean: _builtins.float
+    def __init__(
+        self,
+        *,
+        minimum: _builtins.int = ...,
+        p05: _builtins.int = ...,
+        p50: _builtins.int = ...,
+        p95: _builtins.int = ...,
+        maximum: _builtins.int = ...,
+        mean: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["maximum", b"maximum", "mean", b"mean", "minimum", b"minimum", "p05", b"p05", "p50", b"p50", "p95", b"p95"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quantiles: _TypeAlias = Quantiles  # noqa: Y015
+
+@_typing.final
+class PromptFacts(_message.Message):
+    """A set of prompts. Of a large one a spread is tokenised; usable, too_long and empty count those."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    TOKENISED_FIELD_NUMBER: _builtins.int
+    USABLE_FIELD_NUMBER: _builtins.int
+    TOO_LONG_FIELD_NUMBER: _builtins.int
+    EMPTY_FIELD_NUMBER: _builtins.int
+    DUPLICATES_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    tokenised: _builtins.int
+    usable: _builtins.int
+    too_long: _builtins.int
+    empty: _builtins.int
+    duplicates: _builtins.int
+    @_builtins.property
+    def tokens(self) -> Global___Quantiles: ...
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        tokenised: _builtins.int = ...,
+        usable: _builtins.int = ...,
+        too_long: _builtins.int = ...,
+        empty: _builtins.int = ...,
+        duplicates: _builtins.int = ...,
+        tokens: Global___Quantiles | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "duplicates", b"duplicates", "empty", b"empty", "tokenised", b"tokenised", "tokens", b"tokens", "too_long", b"too_long", "usable", b"usable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptFacts: _TypeAlias = PromptFacts  # noqa: Y015
+
+@_typing.final
+class RewardTrial(_message.Message):
+    """What a reward made of a few prompts with canned responses; `note` says why where it was not tried."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
+    TRIED_FIELD_NUMBER: _builtins.int
+    MINIMUM_FIELD_NUMBER: _builtins.int
+    MEAN_FIELD_NUMBER: _builtins.int
+    MAXIMUM_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    kind: _builtins.str
+    weight: _builtins.float
+    shadow: _builtins.bool
+    tried: _builtins.int
+    minimum: _builtins.float
+    mean: _builtins.float
+    maximum: _builtins.float
+    seconds: _builtins.float
+    note: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        weight: _builtins.float = ...,
+        shadow: _builtins.bool = ...,
+        tried: _builtins.int = ...,
+        minimum: _builtins.float | None = ...,
+        mean: _builtins.float | None = ...,
+        maximum: _builtins.float | None = ...,
+        seconds: _builtins.float | None = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_maximum", b"_maximum", "_mean", b"_mean", "_minimum", b"_minimum", "_seconds", b"_seconds", "maximum", b"maximum", "mean", b"mean", "minimum", b"minimum", "seconds", b"seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_maximum", b"_maximum", "_mean", b"_mean", "_minimum", b"_minimum", "_seconds", b"_seconds", "kind", b"kind", "maximum", b"maximum", "mean", b"mean", "minimum", b"minimum", "name", b"name", "note", b"note", "seconds", b"seconds", "shadow", b"shadow", "tried", b"tried", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__maximum: _TypeAlias = _typing.Literal["maximum"]  # noqa: Y015
+    _WhichOneofArgType__maximum: _TypeAlias = _typing.Literal["_maximum", b"_maximum"]  # noqa: Y015
+    _WhichOneofReturnType__mean: _TypeAlias = _typing.Literal["mean"]  # noqa: Y015
+    _WhichOneofArgType__mean: _TypeAlias = _typing.Literal["_mean", b"_mean"]  # noqa: Y015
+    _WhichOneofReturnType__minimum: _TypeAlias = _typing.Literal["minimum"]  # noqa: Y015
+    _WhichOneofArgType__minimum: _TypeAlias = _typing.Literal["_minimum", b"_minimum"]  # noqa: Y015
+    _WhichOneofReturnType__seconds: _TypeAlias = _typing.Literal["seconds"]  # noqa: Y015
+    _WhichOneofArgType__seconds: _TypeAlias = _typing.Literal["_seconds", b"_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__maximum) -> _WhichOneofReturnType__maximum | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean) -> _WhichOneofReturnType__mean | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__minimum) -> _WhichOneofReturnType__minimum | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds) -> _WhichOneofReturnType__seconds | None: ...
+
+Global___RewardTrial: _TypeAlias = RewardTrial  # noqa: Y015
+
+@_typing.final
+class MemoryParts(_message.Message):
+    """What one process of the run holds, bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRAM_BYTES_FIELD_NUMBER: _builtins.int
+    WEIGHTS_BYTES_FIELD_NUMBER: _builtins.int
+    OPTIMIZER_BYTES_FIELD_NUMBER: _builtins.int
+    GRADIENTS_BYTES_FIELD_NUMBER: _builtins.int
+    REFERENCE_BYTES_FIELD_NUMBER: _builtins.int
+    AVERAGE_BYTES_FIELD_NUMBER: _builtins.int
+    REWARD_MODELS_BYTES_FIELD_NUMBER: _builtins.int
+    ACTIVATIONS_BYTES_FIELD_NUMBER: _builtins.int
+    LOGITS_BYTES_FIELD_NUMBER: _builtins.int
+    KV_CACHE_BYTES_FIELD_NUMBER: _builtins.int
+    program_bytes: _builtins.int
+    weights_bytes: _builtins.int
+    optimizer_bytes: _builtins.int
+    gradients_bytes: _builtins.int
+    reference_bytes: _builtins.int
+    average_bytes: _builtins.int
+    reward_models_bytes: _builtins.int
+    activations_bytes: _builtins.int
+    logits_bytes: _builtins.int
+    kv_cache_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        program_bytes: _builtins.int = ...,
+        weights_bytes: _builtins.int = ...,
+        optimizer_bytes: _builtins.int = ...,
+        gradients_bytes: _builtins.int = ...,
+        reference_bytes: _builtins.int = ...,
+        average_bytes: _builtins.int = ...,
+        reward_models_bytes: _builtins.int = ...,
+        activations_bytes: _builtins.int = ...,
+        logits_bytes: _builtins.int = ...,
+        kv_cache_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activations_bytes", b"activations_bytes", "average_bytes", b"average_bytes", "gradients_bytes", b"gradients_bytes", "kv_cache_bytes", b"kv_cache_bytes", "logits_bytes", b"logits_bytes", "optimizer_bytes", b"optimizer_bytes", "program_bytes", b"program_bytes", "reference_bytes", b"reference_bytes", "reward_models_bytes", b"reward_models_bytes", "weights_bytes", b"weights_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryParts: _TypeAlias = MemoryParts  # noqa: Y015
+
+@_typing.final
+class MemoryFacts(_message.Message):
+    """An estimate of memory, against the machine of the worker that looked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    DEVICE_NAME_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    LOADING_BYTES_FIELD_NUMBER: _builtins.int
+    ROLLOUT_BYTES_FIELD_NUMBER: _builtins.int
+    OPTIMISE_BYTES_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    DEVICE_BYTES_FIELD_NUMBER: _builtins.int
+    AVAILABLE_BYTES_FIELD_NUMBER: _builtins.int
+    FITS_FIELD_NUMBER: _builtins.int
+    device: _builtins.str
+    device_name: _builtins.str
+    precision: _builtins.str
+    processes: _builtins.int
+    peak_bytes: _builtins.int
+    """Of one process."""
+    phase: _builtins.str
+    """In which phase: loading, rollout or optimise."""
+    loading_bytes: _builtins.int
+    rollout_bytes: _builtins.int
+    optimise_bytes: _builtins.int
+    device_bytes: _builtins.int
+    available_bytes: _builtins.int
+    fits: _builtins.bool
+    @_builtins.property
+    def parts(self) -> Global___MemoryParts: ...
+    def __init__(
+        self,
+        *,
+        device: _builtins.str = ...,
+        device_name: _builtins.str = ...,
+        precision: _builtins.str = ...,
+        processes: _builtins.int = ...,
+        peak_bytes: _builtins.int = ...,
+        phase: _builtins.str = ...,
+        loading_bytes: _builtins.int = ...,
+        rollout_bytes: _builtins.int = ...,
+        optimise_bytes: _builtins.int = ...,
+        parts: Global___MemoryParts | None = ...,
+        device_bytes: _builtins.int = ...,
+        available_bytes: _builtins.int = ...,
+        fits: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_bytes", b"available_bytes", "device", b"device", "device_bytes", b"device_bytes", "device_name", b"device_name", "fits", b"fits", "loading_bytes", b"loading_bytes", "optimise_bytes", b"optimise_bytes", "parts", b"parts", "peak_bytes", b"peak_bytes", "phase", b"phase", "precision", b"precision", "processes", b"processes", "rollout_bytes", b"rollout_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryFacts: _TypeAlias = MemoryFacts  # noqa: Y015
+
+@_typing.final
+class DiskFacts(_message.Message):
+    """What checkpoints take, bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    NEEDED_BYTES_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    checkpoint_bytes: _builtins.int
+    kept: _builtins.int
+    needed_bytes: _builtins.int
+    free_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        checkpoint_bytes: _builtins.int = ...,
+        kept: _builtins.int = ...,
+        needed_bytes: _builtins.int = ...,
+        free_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "free_bytes", b"free_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "checkpoint_bytes", b"checkpoint_bytes", "free_bytes", b"free_bytes", "kept", b"kept", "needed_bytes", b"needed_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__free_bytes: _TypeAlias = _typing.Literal["free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__free_bytes: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__free_bytes) -> _WhichOneofReturnType__free_bytes | None: ...
+
+Global___DiskFacts: _TypeAlias = DiskFacts  # noqa: Y015
+
+@_typing.final
+class Work(_message.Message):
+    """What the whole run does, if nothing ends it early."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    MINIBATCHES_FIELD_NUMBER: _builtins.int
+    OPTIMIZER_STEPS_FIELD_NUMBER: _builtins.int
+    RESPONSE_TOKENS_MAX_FIELD_NUMBER: _builtins.int
+    TRAINED_TOKENS_MAX_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    PASSES_OVER_PROMPTS_FIELD_NUMBER: _builtins.int
+    EVALUATIONS_FIELD_NUMBER: _builtins.int
+    EVALUATION_RESPONSES_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    steps: _builtins.int
+    samples: _builtins.int
+    minibatches: _builtins.int
+    optimizer_steps: _builtins.int
+    response_tokens_max: _builtins.int
+    trained_tokens_max: _builtins.int
+    prompt_tokens: _builtins.int
+    passes_over_prompts: _builtins.float
+    evaluations: _builtins.int
+    evaluation_responses: _builtins.int
+    checkpoints: _builtins.int
+    def __init__(
+        self,
+        *,
+        steps: _builtins.int = ...,
+        samples: _builtins.int = ...,
+        minibatches: _builtins.int = ...,
+        optimizer_steps: _builtins.int = ...,
+        response_tokens_max: _builtins.int = ...,
+        trained_tokens_max: _builtins.int = ...,
+        prompt_tokens: _builtins.int | None = ...,
+        passes_over_prompts: _builtins.float | None = ...,
+        evaluations: _builtins.int = ...,
+        evaluation_responses: _builtins.int | None = ...,
+        checkpoints: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation_responses", b"_evaluation_responses", "_passes_over_prompts", b"_passes_over_prompts", "_prompt_tokens", b"_prompt_tokens", "evaluation_responses", b"evaluation_responses", "passes_over_prompts", b"passes_over_prompts", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_responses", b"_evaluation_responses", "_passes_over_prompts", b"_passes_over_prompts", "_prompt_tokens", b"_prompt_tokens", "checkpoints", b"checkpoints", "evaluation_responses", b"evaluation_responses", "evaluations", b"evaluations", "minibatches", b"minibatches", "optimizer_steps", b"optimizer_steps", "passes_over_prompts", b"passes_over_prompts", "prompt_tokens", b"prompt_tokens", "response_tokens_max", b"response_tokens_max", "samples", b"samples", "steps", b"steps", "trained_tokens_max", b"trained_tokens_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__evaluation_responses: _TypeAlias = _typing.Literal["evaluation_responses"]  # noqa: Y015
+    _WhichOneofArgType__evaluation_responses: _TypeAlias = _typing.Literal["_evaluation_responses", b"_evaluation_responses"]  # noqa: Y015
+    _WhichOneofReturnType__passes_over_prompts: _TypeAlias = _typing.Literal["passes_over_prompts"]  # noqa: Y015
+    _WhichOneofArgType__passes_over_prompts: _TypeAlias = _typing.Literal["_passes_over_prompts", b"_passes_over_prompts"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_tokens: _TypeAlias = _typing.Literal["prompt_tokens"]  # noqa: Y015
+    _WhichOneofArgType__prompt_tokens: _TypeAlias = _typing.Literal["_prompt_tokens", b"_prompt_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation_responses) -> _WhichOneofReturnType__evaluation_responses | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__passes_over_prompts) -> _WhichOneofReturnType__passes_over_prompts | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_tokens) -> _WhichOneofReturnType__prompt_tokens | None: ...
+
+Global___Work: _TypeAlias = Work  # noqa: Y015
+
+@_typing.final
+class Eta(_message.Message):
+    """How long the run would take, from the owner's earlier runs of the same model in the same queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: _builtins.int
+    LOW_SECONDS_FIELD_NUMBER: _builtins.int
+    HIGH_SECONDS_FIELD_NUMBER: _builtins.int
+    SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    BASIS_FIELD_NUMBER: _builtins.int
+    known: _builtins.bool
+    low_seconds: _builtins.float
+    high_seconds: _builtins.float
+    seconds_per_step: _builtins.float
+    """Median of the earlier runs, scaled to this one."""
+    jobs: _builtins.int
+    basis: _builtins.str
+    def __init__(
+        self,
+        *,
+        known: _builtins.bool = ...,
+        low_seconds: _builtins.float | None = ...,
+        high_seconds: _builtins.float | None = ...,
+        seconds_per_step: _builtins.float | None = ...,
+        jobs: _builtins.int = ...,
+        basis: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_high_seconds", b"_high_seconds", "_low_seconds", b"_low_seconds", "_seconds_per_step", b"_seconds_per_step", "high_seconds", b"high_seconds", "low_seconds", b"low_seconds", "seconds_per_step", b"seconds_per_step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_seconds", b"_high_seconds", "_low_seconds", b"_low_seconds", "_seconds_per_step", b"_seconds_per_step", "basis", b"basis", "high_seconds", b"high_seconds", "jobs", b"jobs", "known", b"known", "low_seconds", b"low_seconds", "seconds_per_step", b"seconds_per_step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__high_seconds: _TypeAlias = _typing.Literal["high_seconds"]  # noqa: Y015
+    _WhichOneofArgType__high_seconds: _TypeAlias = _typing.Literal["_high_seconds", b"_high_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__low_seconds: _TypeAlias = _typing.Literal["low_seconds"]  # noqa: Y015
+    _WhichOneofArgType__low_seconds: _TypeAlias = _typing.Literal["_low_seconds", b"_low_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__seconds_per_step: _TypeAlias = _typing.Literal["seconds_per_step"]  # noqa: Y015
+    _WhichOneofArgType__seconds_per_step: _TypeAlias = _typing.Literal["_seconds_per_step", b"_seconds_per_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__high_seconds) -> _WhichOneofReturnType__high_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__low_seconds) -> _WhichOneofReturnType__low_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seconds_per_step) -> _WhichOneofReturnType__seconds_per_step | None: ...
+
+Global___Eta: _TypeAlias = Eta  # noqa: Y015
+
+@_typing.final
 class GetJobRequest(_message.Message):
+    """--- jobs ---"""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
@@ -1402,6 +2072,7 @@ class Errand(_message.Message):
     END_TIME_FIELD_NUMBER: _builtins.int
     PREVIEW_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     state: _builtins.str
@@ -1420,6 +2091,10 @@ class Errand(_message.Message):
     def preview(self) -> Global___RewardPreview: ...
     @_builtins.property
     def generation(self) -> Global___Generation: ...
+    @_builtins.property
+    def probe(self) -> Global___Probe:
+        """What a worker saw of a run that PlanJob asked about."""
+
     def __init__(
         self,
         *,
@@ -1434,10 +2109,11 @@ class Errand(_message.Message):
         end_time: _timestamp_pb2.Timestamp | None = ...,
         preview: Global___RewardPreview | None = ...,
         generation: Global___Generation | None = ...,
+        probe: Global___Probe | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "generation", b"generation", "preview", b"preview", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "generation", b"generation", "preview", b"preview", "probe", b"probe", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "generation", b"generation", "id", b"id", "kind", b"kind", "preview", b"preview", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "generation", b"generation", "id", b"id", "kind", b"kind", "preview", b"preview", "probe", b"probe", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

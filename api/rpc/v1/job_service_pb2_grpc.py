@@ -39,6 +39,11 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CreateJobRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CreateJobResponse.FromString,
                 _registered_method=True)
+        self.PlanJob = channel.unary_unary(
+                '/ppo.v1.JobService/PlanJob',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PlanJobRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PlanJobResponse.FromString,
+                _registered_method=True)
         self.GetJob = channel.unary_unary(
                 '/ppo.v1.JobService/GetJob',
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetJobRequest.SerializeToString,
@@ -116,6 +121,13 @@ class JobServiceServicer:
 
     def CreateJob(self, request, context):
         """Accepts a job, or refuses it with every reason at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanJob(self, request, context):
+        """Checks a spec and estimates its run, and creates nothing. An unsound spec is an answer here, not a refusal.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -229,6 +241,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CreateJobRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CreateJobResponse.SerializeToString,
             ),
+            'PlanJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanJob,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PlanJobRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PlanJobResponse.SerializeToString,
+            ),
             'GetJob': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJob,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetJobRequest.FromString,
@@ -327,6 +344,33 @@ class JobService:
             '/ppo.v1.JobService/CreateJob',
             api_dot_rpc_dot_v1_dot_job__service__pb2.CreateJobRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.CreateJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/PlanJob',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.PlanJobRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.PlanJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,8 @@ class JobServiceStub:
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
     CreateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]
     """Accepts a job, or refuses it with every reason at once."""
+    PlanJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PlanJobRequest, _job_service_pb2.PlanJobResponse]
+    """Checks a spec and estimates its run, and creates nothing. An unsound spec is an answer here, not a refusal."""
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """Returns one job."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
@@ -74,6 +76,8 @@ class JobServiceAsyncStub(JobServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CreateJobRequest, _job_service_pb2.CreateJobResponse]  # type: ignore[assignment]
     """Accepts a job, or refuses it with every reason at once."""
+    PlanJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PlanJobRequest, _job_service_pb2.PlanJobResponse]  # type: ignore[assignment]
+    """Checks a spec and estimates its run, and creates nothing. An unsound spec is an answer here, not a refusal."""
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """Returns one job."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
@@ -114,6 +118,14 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CreateJobResponse, _abc.Awaitable[_job_service_pb2.CreateJobResponse]]:
         """Accepts a job, or refuses it with every reason at once."""
+
+    @_abc_1.abstractmethod
+    def PlanJob(
+        self,
+        request: _job_service_pb2.PlanJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.PlanJobResponse, _abc.Awaitable[_job_service_pb2.PlanJobResponse]]:
+        """Checks a spec and estimates its run, and creates nothing. An unsound spec is an answer here, not a refusal."""
 
     @_abc_1.abstractmethod
     def GetJob(

@@ -18,9 +18,12 @@ from api.rpc import convert
 from api.rpc.v1 import dataset_service_pb2
 from api.rpc.v1 import job_service_pb2 as pb
 from jobs.errand_views import ErrandView
+from jobs.errors import Problem
+from jobs.plan_views import Eta, PlanView, Work
 from jobs.spec import JobSpec, parse_spec, spec_hash
 from jobs.states import JobState
 from jobs.views import ColumnView, DatasetView, JobError, JobEventView, JobView, Progress, Queue
+from ppo_engine import plans
 from ppo_engine.errands import (
     ComponentPreview,
     Finding,
@@ -35,6 +38,17 @@ from ppo_engine.errands import (
 )
 from tests.support.specs import spec_document
 
+PLANNED = (
+    "Probe",
+    "Remark",
+    "ModelFacts",
+    "PromptFacts",
+    "Quantiles",
+    "RewardTrial",
+    "MemoryFacts",
+    "MemoryParts",
+    "DiskFacts",
+)
 STRUCT = "google.protobuf.Struct"
 SCALARS = {
     str: FieldDescriptor.TYPE_STRING,
@@ -136,6 +150,11 @@ def test_the_walk_notices_a_missing_field_on_either_side():
         (Generation, pb.Generation),
         (GeneratedBy, pb.GeneratedBy),
         (GeneratedResponse, pb.GeneratedResponse),
+        (PlanView, pb.PlanJobResponse),
+        (Problem, pb.Problem),
+        (Work, pb.Work),
+        (Eta, pb.Eta),
+        *((getattr(plans, name), getattr(pb, name)) for name in PLANNED),
     ],
 )
 def test_what_comes_back_has_the_same_fields(view: type[BaseModel], message: Any):
