@@ -13,11 +13,13 @@ from jobs.tables import Job
 from jobs.webhook_spec import EventType
 from jobs.webhook_tables import Webhook, WebhookMessage
 
-# Built once and without the ORM: every event asks, and most owners have no webhook.
+# Built once and without the ORM: every event asks, and most owners have no webhook. Those that are found are kept from
+# being removed until the event is committed: a message to one that is gone would undo the event.
 _W = Webhook.__table__
 _HEARERS = sa.select(_W.c.id, _W.c.url, _W.c.all_jobs, _W.c.event_types).where(
     _W.c.owner_id == sa.bindparam("owner"), _W.c.enabled.is_(True)
 )
+_HEARERS = _HEARERS.with_for_update(read=True, key_share=True)
 _MESSAGE = sa.insert(WebhookMessage.__table__)  # type: ignore[arg-type]
 
 

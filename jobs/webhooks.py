@@ -140,7 +140,7 @@ def send_test(db: Database, principal: Principal, webhook_id: str) -> WebhookMes
         InvalidArgument: the endpoint is disabled.
     """
     with db.transaction() as session:
-        row = _enabled(_owned(session, principal, webhook_id))
+        row = _enabled(_owned(session, principal, webhook_id, lock=True))
         (message_id,) = post(session, [row.id], "webhook.test", {"webhook": {"id": row.id}})
         return WebhookMessageView(message_id=message_id)
 
@@ -177,7 +177,7 @@ def redeliver(db: Database, principal: Principal, webhook_id: str, delivery_id: 
         InvalidArgument: the endpoint is disabled.
     """
     with db.transaction() as session:
-        row = _enabled(_owned(session, principal, webhook_id))
+        row = _enabled(_owned(session, principal, webhook_id, lock=True))
         delivery = session.get(WebhookDelivery, delivery_id) if _ID.fullmatch(delivery_id) else None
         if delivery is None or delivery.webhook_id != row.id:
             raise WebhookNotFound("there is no such delivery")
@@ -278,7 +278,8 @@ def _owned(session: Session, principal: Principal, webhook_id: str, *, lock: boo
     query = sa.select(Webhook).where(Webhook.id == webhook_id, Webhook.owner_id == principal.owner_id)
     # What cannot be an id may also be text that no database takes.
     possible = _ID.fullmatch(webhook_id) is not None
-    row = session.scalar(query.with_for_update() if lock else query) if possible else None
+    # Not the lock of a deletion: events of jobs must not wait for it.
+    row = session.scalar(query.with_for_update(key_share=True) if lock else query) if possible else None
     if row is None:
         raise WebhookNotFound("there is no such webhook")
     return row
