@@ -25,6 +25,8 @@ _PER_WEBHOOK = 4
 _RECORD_SECONDS = 30.0
 """What a claim allows beyond the receiver's time, to write down how it went."""
 _PAUSE_SECONDS = 5.0
+_LAST_SECONDS = 3.0
+"""For what is in flight at the end; what takes longer is sent again by another sender once its claim runs out."""
 _PRUNE_EVERY_SECONDS = 600.0
 
 
@@ -49,7 +51,7 @@ class Courier:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """End. Sends in flight are left for another sender once their claim runs out."""
+        """End, after a moment for what is in flight."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
@@ -71,6 +73,8 @@ class Courier:
                 log.exception("the courier failed")
                 pause = _PAUSE_SECONDS
             await self._rest(pause)
+        if self._under_way:
+            await asyncio.wait(set(self._under_way), timeout=_LAST_SECONDS)
         for task in self._under_way:
             task.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import socketserver
 import threading
@@ -12,16 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from jobs import webhooks
+from jobs.clock import db_time
 from jobs.db import Database
 from jobs.lifecycle import succeed
+from jobs.webhook_tables import WebhookMessage
 from jobs.webhook_views import DeliveryView
 from tests.support.attempts import ANN, claimed, submitted
 from tests.support.http_api import PEPPER
 from tests.support.receivers import courier_settings, genuine, told
 from tests.support.scripted_http import Asked, Reply, serve
 from tests.support.servers import wait_until
+from tests.support.workers import stack, submit_script
 from worker.courier import Courier
 
 OK = Reply(200, b"thanks")
@@ -212,3 +217,54 @@ def test_a_message_is_sent_again_when_its_owner_asks(db: Database, sqlite_url: s
         wait_for_attempts(db, hook.id, 2)
     assert ids(receiver.asked) == [message_id] * 2
     assert json.loads(receiver.asked[0].body)["type"] == "webhook.test"
+
+
+@pytest.mark.slow
+def test_a_relay_that_is_killed_while_it_sends_loses_nothing(db: Database, sqlite_url: str, tmp_path: Path, egress):
+    """Committed, claimed, on the wire, killed: the next relay sends it, with the same id."""
+    hangs, goes_on = threading.Event(), threading.Event()
+    with stack(tmp_path / "home", sqlite_url) as installed, silent(hangs, goes_on) as url:
+        hook = endpoint(db, url, egress)
+        message_id = webhooks.send_test(db, ANN, hook.id).message_id
+        settings = {"webhook_hosts": "127.0.0.1", "webhook_poll_seconds": 0.1}
+        relay = installed.start_relay(**settings)
+        assert hangs.wait(20), installed.logs()
+        relay.kill()
+        relay.wait()
+        goes_on.set()
+        assert log(db, hook.id) == []
+        with db.transaction() as session:  # let the claim run out
+            session.execute(sa.update(WebhookMessage).values(next_attempt_time=db_time(-1)))
+        second = installed.start_relay(**settings)
+        (attempt,) = wait_for_attempts(db, hook.id, 1)
+        assert (attempt.message_id, attempt.attempt, attempt.status) == (message_id, 2, 200)
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(15) == 0, installed.logs()
+
+
+@contextmanager
+def silent(hangs: threading.Event, goes_on: threading.Event) -> Iterator[str]:
+    """A receiver that takes a message and says nothing until it is let."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            hangs.set()
+            if goes_on.wait(30):
+                self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_an_embedded_worker_tells_of_the_jobs_that_it_runs(sqlite_url: str, tmp_path: Path):
+    with serve([OK] * 5) as receiver, stack(tmp_path / "home", sqlite_url) as installed:
+        job_id = submit_script(installed.db, overrides={"notify": [{"url": receiver.url}]})
+        installed.start_worker(webhook_hosts="127.0.0.1", webhook_poll_seconds=0.1)
+        wait_until(lambda: bool(receiver.asked), 30, installed.logs)
+    (asked,) = receiver.asked
+    assert told(asked.body)[:2] == ("job.succeeded", job_id)
