@@ -21,6 +21,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from jobs.dispatch import Backlog
 from jobs.errors import JobsError
 from jobs.service import WorkerRow
 from jobs.states import JobState
@@ -68,17 +69,19 @@ class Meters:
 
 
 class ServiceState(Collector):
-    """Jobs by state, queues and workers, read from the database at every scrape."""
+    """Jobs by state, queues, workers and webhooks, read from the database at every scrape."""
 
     def __init__(
         self,
         count_by_state: Callable[[], dict[JobState, int]],
         queue_ages: Callable[[], dict[str, float]],
         workers: Callable[[], list[WorkerRow]],
+        backlog: Callable[[], Backlog],
     ) -> None:
         self._count_by_state = count_by_state
         self._queue_ages = queue_ages
         self._workers = workers
+        self._backlog = backlog
 
     def describe(self) -> list[Metric]:
         """Nothing: registering must not read the database."""
@@ -89,6 +92,7 @@ class ServiceState(Collector):
         up = GaugeMetricFamily("ppo_collector_up", "Whether the database could be read for this scrape.")
         try:
             counts, ages, workers = self._count_by_state(), self._queue_ages(), self._workers()
+            backlog = self._backlog()
         except JobsError as error:
             log.warning("service_state_unreadable", code=error.code)
             up.add_metric([], 0)
@@ -98,6 +102,11 @@ class ServiceState(Collector):
         yield up
         yield from _gauges(counts, workers)
         yield _ages(ages)
+        yield GaugeMetricFamily(
+            "ppo_webhook_waiting_messages", "Webhook messages not delivered yet.", value=backlog.messages
+        )
+        overdue = "How long the webhook message that is due longest has been left; near 0 while a sender keeps up."
+        yield GaugeMetricFamily("ppo_webhook_overdue_seconds", overdue, value=backlog.overdue_seconds)
 
 
 def _gauges(counts: dict[JobState, int], workers: list[WorkerRow]) -> Iterator[Metric]:

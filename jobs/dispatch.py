@@ -66,6 +66,15 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Backlog:
+    """What waits to be sent, retries included."""
+
+    messages: int
+    overdue_seconds: float
+    """How long the one that is due longest has been left; near 0 while a sender keeps up."""
+
+
+@dataclass(frozen=True)
 class Patience:
     """How long to try."""
 
@@ -108,7 +117,9 @@ def record_result(db: Database, message: DueMessage, result: Result, patience: P
     `jitter` scales the pause before the next attempt, around 1.
     """
     with db.transaction() as session:
-        hook = session.scalar(sa.select(Webhook).where(Webhook.id == message.webhook_id).with_for_update())
+        locked = sa.select(Webhook).where(Webhook.id == message.webhook_id)
+        # Not the lock of a deletion: events of jobs must not wait for it.
+        hook = session.scalar(locked.with_for_update(key_share=True))
         if hook is None:
             return False
         session.add(
@@ -128,6 +139,16 @@ def record_result(db: Database, message: DueMessage, result: Result, patience: P
         _settle(session, message, result, pause, patience)
         _judge(session, hook, result, patience)
     return True
+
+
+def backlog(db: Database) -> Backlog:
+    """Messages of all owners that are not delivered yet."""
+    earliest = sa.func.min(WebhookMessage.next_attempt_time, type_=WebhookMessage.next_attempt_time.type)
+    waiting = sa.select(sa.func.count().label("messages"), earliest.label("earliest"), db_time().label("now"))
+    with db.read() as session:
+        row = session.execute(waiting.where(IS_PENDING)).one()
+    overdue = 0.0 if row.earliest is None else max(0.0, (row.now - row.earliest).total_seconds())
+    return Backlog(row.messages, overdue)
 
 
 def prune(db: Database, *, keep_seconds: float) -> int:
@@ -204,6 +225,7 @@ def _disable(session: Session, hook: Webhook, reason: str) -> None:
     others = sa.select(Webhook.id, Webhook.event_types).where(
         Webhook.owner_id == hook.owner_id, Webhook.enabled.is_(True), Webhook.id != hook.id
     )
+    others = others.with_for_update(read=True, key_share=True)
     hearers = [row.id for row in session.execute(others) if EventType.DISABLED in row.event_types]
     data = {"webhook": {"id": hook.id, "url": hook.url, "disable_reason": reason}}
     post(session, hearers, EventType.DISABLED.value, data)

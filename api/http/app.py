@@ -29,6 +29,7 @@ from api.live_jobs import LiveJobs
 from api.meters import ServiceState
 from jobs import service
 from jobs.access_requests import KeyRequest, QuotaRequest
+from jobs.dispatch import backlog
 from jobs.spec import JobSpec
 from jobs.webhook_spec import WebhookChanges, WebhookSpec
 from ppo_engine.errands import GenerationRequest, PreviewRequest
@@ -80,6 +81,7 @@ def create_app(context: Context) -> FastAPI:
             partial(service.count_by_state, context.db),
             partial(service.queue_ages, context.db),
             partial(service.workers, context.db),
+            partial(backlog, context.db),
         )
     )
     for router in ROUTERS:

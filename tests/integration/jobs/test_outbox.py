@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from jobs import webhooks
 from jobs.auth import Principal
 from jobs.db import Database
-from jobs.dispatch import DueMessage, Patience, Result, prune, record_result
+from jobs.dispatch import DueMessage, Patience, Result, backlog, prune, record_result
 from jobs.lifecycle import succeed
 from jobs.states import Move
 from jobs.tables import Job
@@ -203,3 +204,44 @@ def test_old_messages_and_their_log_are_removed(database: Database):
     assert prune(database, keep_seconds=60) == 0
     assert prune(database, keep_seconds=-1) == 1, "only what nobody tries any more"
     assert outcomes(database) == [None, None]
+
+
+@pytest.mark.slow
+def test_an_endpoint_that_is_just_being_removed_does_not_undo_an_event(postgres_url: str):
+    db = Database(postgres_url)
+    hook, job_id = endpoint(db), submitted(db)
+    with ThreadPoolExecutor(1) as pool:
+        with db.transaction() as session:
+            session.execute(sa.delete(Webhook).where(Webhook.id == hook))
+            claiming = pool.submit(claimed, db, job_id)
+            time.sleep(0.3)
+            assert not claiming.done(), "it waits to see whether the endpoint is gone"
+        assert claiming.result(10).lease.job_id == job_id
+    assert claim(db) == []
+    db.dispose()
+
+
+@pytest.mark.slow
+def test_events_do_not_wait_for_an_endpoint_that_is_being_changed(postgres_url: str):
+    db = Database(postgres_url)
+    hook, job_id = endpoint(db), submitted(db)
+    with db.transaction() as session, ThreadPoolExecutor(1) as pool:
+        webhooks._set(session, webhooks._owned(session, ANN, hook, lock=True), description="new")
+        assert pool.submit(claimed, db, job_id).result(5)
+    assert types(claim(db)) == ["job.claimed", "job.submitted"]
+    db.dispose()
+
+
+def test_the_backlog_tells_waiting_from_overdue(database: Database):
+    endpoint(database)
+    assert (backlog(database).messages, backlog(database).overdue_seconds) == (0, 0.0)
+    for _ in range(2):
+        submitted(database)
+    first, _ = claim(database)
+    settle(database, first, BAD)
+    shift(database, -60)
+    assert (backlog(database).messages, backlog(database).overdue_seconds) == (2, 0.0)
+    shift(database, 400)
+    waiting = backlog(database)
+    assert waiting.messages == 2
+    assert 200 < waiting.overdue_seconds < 400
