@@ -29,6 +29,7 @@ TABLE: dict[type[JobsError], Status] = {
     domain.IllegalTransition: Status(
         HTTPStatus.CONFLICT, StatusCode.FAILED_PRECONDITION, "Not possible in the job's state"
     ),
+    domain.EtagMismatch: Status(HTTPStatus.PRECONDITION_FAILED, StatusCode.ABORTED, "The job has changed"),
     domain.InvalidSpec: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.INVALID_ARGUMENT, "Invalid spec"),
     domain.InvalidArgument: Status(HTTPStatus.BAD_REQUEST, StatusCode.INVALID_ARGUMENT, "Invalid parameter"),
     domain.InvalidRequest: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.INVALID_ARGUMENT, "Invalid request"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,23 +27,47 @@ LOST = "lost"
 _REAP_AT_ONCE = 100
 
 
+USER_STOP, USER_PAUSE = "user_stop", "user_pause"
+"""Stop reasons of a job that succeeded or paused because its owner asked."""
+
+
 def succeed(db: Database, lease: Lease, *, stop_reason: str = "completed", message: str = "") -> None:
     """End the job well; raises LeaseLost."""
     with _ending(db, lease, Move.SUCCEED) as session:
         _end(session, lease, Move.SUCCEED, message or stop_reason, stop_reason=stop_reason)
 
 
-def pause(db: Database, lease: Lease, *, stop_reason: str, message: str) -> None:
-    """Stop the job at its checkpoint until somebody resumes it; raises LeaseLost.
-
-    A job whose owner wants it cancelled is cancelled.
-    """
-    with _ending(db, lease, Move.PAUSE, Move.CANCEL) as session:
+def stop(db: Database, lease: Lease, *, message: str) -> None:
+    """End the job well and early because its owner asked, or cancel it if that was asked too; raises LeaseLost."""
+    with _ending(db, lease, Move.SUCCEED, Move.CANCEL) as session:
         job = held(touch(session, fence(lease)), lease)
         if job.cancel_request_time is not None:
             _end(session, lease, Move.CANCEL, message, stop_reason="cancelled")
         else:
-            _end(session, lease, Move.PAUSE, message, stop_reason=stop_reason)
+            _end(session, lease, Move.SUCCEED, message, stop_reason=USER_STOP)
+
+
+def pause(db: Database, lease: Lease, *, stop_reason: str, message: str) -> None:
+    """Stop the job at its checkpoint until somebody resumes it; raises LeaseLost.
+
+    A job whose owner wants it cancelled is cancelled, one to be stopped succeeds; where the owner no longer wants the
+    pause, it goes back to the queue.
+    """
+    with _ending(db, lease, Move.PAUSE, Move.CANCEL, Move.SUCCEED, Move.REQUEUE) as session:
+        job = held(touch(session, fence(lease)), lease)
+        if job.cancel_request_time is not None:
+            _end(session, lease, Move.CANCEL, message, stop_reason="cancelled")
+        elif _can_stop(job):
+            _end(session, lease, Move.SUCCEED, message, stop_reason=USER_STOP)
+        elif stop_reason == USER_PAUSE and job.pause_request_time is None:
+            _give_up(session, job, error=None, charge=False)
+        else:
+            _end(session, lease, Move.PAUSE, message, stop_reason=stop_reason, pause_request_time=None)
+
+
+def _can_stop(job: Job) -> bool:
+    """Whether the owner wants the job stopped and it has something to end with."""
+    return job.stop_request_time is not None and job.last_checkpoint_step is not None
 
 
 def cancelled(db: Database, lease: Lease) -> None:
@@ -63,9 +88,10 @@ def requeue(
     """Give the job back to the queue, to go on from its last checkpoint; raises LeaseLost.
 
     With `charge` the attempt counts as failed, and the last one that may fail fails the job. A job whose owner wants it
-    cancelled is cancelled. Unless `delay_seconds` says otherwise, it waits the longer the more attempts have failed.
+    cancelled, stopped or paused is that instead, the latter two with its last checkpoint. Unless `delay_seconds` says
+    otherwise, it waits the longer the more attempts have failed.
     """
-    with _ending(db, lease, Move.REQUEUE, Move.FAIL, Move.CANCEL) as session:
+    with _ending(db, lease, Move.REQUEUE, Move.FAIL, Move.CANCEL, Move.SUCCEED, Move.PAUSE) as session:
         job = held(touch(session, fence(lease)), lease)
         _give_up(session, job, error=error, charge=charge, delay_seconds=delay_seconds)
 
@@ -122,18 +148,23 @@ def _give_up(
     delay_seconds: float | None = None,
     outcome: str | None = None,
 ) -> None:
-    """Cancel, fail or requeue a running job whose row is locked."""
+    """Do what its owner wants of a running job whose row is locked; else fail or requeue it."""
     lease = Lease(job.id, job.lease_token, job.attempt)
     reason = error.message if error else "given back by the worker"
+    how = partial(_end, session, lease, outcome=outcome, error=error, charge=charge)
     if job.cancel_request_time is not None:
-        _end(session, lease, Move.CANCEL, reason, outcome=outcome, error=error, charge=charge, stop_reason="cancelled")
+        how(Move.CANCEL, reason, stop_reason="cancelled")
+    elif _can_stop(job):
+        how(Move.SUCCEED, f"stopped at the checkpoint of step {job.last_checkpoint_step}", stop_reason=USER_STOP)
     elif charge and job.failed_attempts + 1 >= job.max_attempts:
-        _end(session, lease, Move.FAIL, reason, outcome=outcome, error=error or _exhausted(job), charge=True)
+        how(Move.FAIL, reason, error=error or _exhausted(job))
+    elif job.pause_request_time is not None:
+        how(Move.PAUSE, reason, stop_reason=USER_PAUSE, pause_request_time=None)
     else:
         if delay_seconds is None:
             delay_seconds = backoff_seconds(job.failed_attempts + 1) if charge else 0.0
-        later = {"not_before": db_time(delay_seconds), "next_wake_time": db_time(delay_seconds)}
-        _end(session, lease, Move.REQUEUE, reason, outcome=outcome, error=error, charge=charge, **later)
+        later: dict[str, Any] = {"not_before": db_time(delay_seconds), "next_wake_time": db_time(delay_seconds)}
+        how(Move.REQUEUE, reason, **later)
 
 
 def _end(
@@ -150,13 +181,19 @@ def _end(
     """Move the job out of `running` and close the attempt."""
     document = _document(error) if error else None
     if document is not None or how is Move.SUCCEED:
-        values["error"] = document
+        values["error"] = None if how is Move.SUCCEED else document
     data = {key: value for key, value in (document or {}).items() if key != "log_tail"}
     what = Happening(_clean(message), data)
     charged = Job.failed_attempts + int(charge)
-    held(move(session, how, fence(lease), what, failed_attempts=charged, **values), lease)
+    job = held(move(session, how, fence(lease), what, failed_attempts=charged, **values), lease)
     mine = JobAttempt.job_id == lease.job_id, JobAttempt.lease_token == lease.token
-    close = {"end_time": db_time(), "outcome": outcome or how, "charged": charge, "error": document}
+    close = {
+        "end_time": db_time(),
+        "end_step": job.step,
+        "outcome": outcome or how,
+        "charged": charge,
+        "error": document,
+    }
     session.execute(sa.update(JobAttempt).where(*mine).values(**close))
 
 

@@ -49,6 +49,12 @@ class IllegalTransition(JobsError):
         self.allowed_actions = list(allowed_actions)
 
 
+class EtagMismatch(JobsError):
+    """The job has changed since the ETag was read that the request names."""
+
+    code = "etag_mismatch"
+
+
 class InvalidSpec(JobsError):
     """The spec is not one we can run; `problems` holds every reason."""
 

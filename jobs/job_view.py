@@ -11,13 +11,14 @@ from sqlalchemy.orm import Session
 
 from jobs.clock import db_time
 from jobs.fleet import ALIVE_SECONDS
+from jobs.health import verdict
 from jobs.states import TERMINAL, JobState, allowed_actions
 from jobs.tables import IS_QUEUED, Job, Worker
 from jobs.views import JobError, JobView, Progress, Queue
 
 _COUNTED = 1000
 """Nobody needs to know whether 1000 or 2000 jobs are ahead, and counting them all for every row of a page is slow."""
-_PARTS = ("events", "metrics", "samples", "checkpoints", "logs")
+_PARTS = ("events", "metrics", "samples", "checkpoints", "logs", "attempts", "health")
 
 
 def job_views(session: Session, jobs: Sequence[Job]) -> list[JobView]:
@@ -37,14 +38,15 @@ def _view(job: Job, queue: Queue | None) -> JobView:
         state=job.state,
         phase=job.phase,
         done=job.state in TERMINAL,
-        allowed_actions=allowed_actions(job.state),
+        allowed_actions=actions(job),
         spec=job.spec,
         spec_hash=job.spec_hash,
-        labels=job.spec.get("labels", {}),
+        labels=labels(job),
         attempt=job.attempt,
         max_attempts=job.max_attempts,
         progress=_progress(job),
         latest_metrics=job.latest_metrics,
+        health=verdict(job.latest_metrics, job.step),
         stop_reason=job.stop_reason,
         error=JobError.model_validate(job.error) if job.error else None,
         last_checkpoint_step=job.last_checkpoint_step,
@@ -54,13 +56,28 @@ def _view(job: Job, queue: Queue | None) -> JobView:
         end_time=job.end_time,
         update_time=job.update_time,
         cancel_request_time=job.cancel_request_time,
+        stop_request_time=job.stop_request_time,
+        pause_request_time=job.pause_request_time,
         queue=queue,
         etag="",
         links=_links(job.id),
     )
-    # The hash stands for the spec, and for the labels in it.
-    shown = view.model_dump_json(exclude={"spec", "labels"})
+    shown = view.model_dump_json(exclude={"spec"})  # its hash stands for it
     return view.model_copy(update={"etag": hashlib.sha256(shown.encode()).hexdigest()[:32]})
+
+
+def labels(job: Job) -> dict[str, str]:
+    """The job's labels as they are now."""
+    return job.spec.get("labels", {}) if job.labels is None else job.labels
+
+
+def actions(job: Job) -> list[str]:
+    """Verbs that the job's owner may use now."""
+    wishes = {"cancel": job.cancel_request_time, "stop": job.stop_request_time, "pause": job.pause_request_time}
+    # A wish to stop may wait in the queue, until a worker has made a first step.
+    waits = job.state is JobState.RUNNING or (job.state is JobState.QUEUED and job.stop_request_time is not None)
+    wish = next((name for name, asked in wishes.items() if asked is not None), None) if waits else None
+    return allowed_actions(job.state, wish=wish)
 
 
 def _progress(job: Job) -> Progress:

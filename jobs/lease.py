@@ -24,9 +24,11 @@ class Lease:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the owner of the job wants of its worker."""
+    """What the owner of the job wants of its worker; cancel outranks stop, and stop outranks pause."""
 
-    cancel: bool
+    cancel: bool = False
+    stop: bool = False
+    pause: bool = False
 
 
 def fence(lease: Lease) -> list[sa.ColumnElement[bool]]:
@@ -47,10 +49,11 @@ def heartbeat(db: Database, lease: Lease, *, lease_seconds: float) -> Wishes:
     """Extend the lease and hear what the owner wants; raises LeaseLost."""
     extend = sa.update(Job).where(*fence(lease)).values(lease_expire_time=db_time(lease_seconds))
     with db.transaction() as session:
-        row = session.execute(extend.returning(Job.cancel_request_time)).first()
+        wishes = Job.cancel_request_time, Job.stop_request_time, Job.pause_request_time
+        row = session.execute(extend.returning(*wishes)).first()
     if row is None:
         raise _lost(lease)
-    return Wishes(cancel=row.cancel_request_time is not None)
+    return Wishes(*(asked is not None for asked in row))
 
 
 def _lost(lease: Lease) -> LeaseLost:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from jobs.audit import prune as prune_audit
 from jobs.checkpoints import discard_checkpoint, record_checkpoint, record_rollback
 from jobs.claiming import Claim, claim
-from jobs.ending import cancelled, fail, pause, reap, requeue, succeed
+from jobs.ending import USER_PAUSE, cancelled, fail, pause, reap, requeue, stop, succeed
 from jobs.fleet import beat_worker, due_wakeups, forget_worker
 from jobs.lease import Lease, Wishes, heartbeat
 from jobs.recording import record_guard, record_phase, record_started, record_step
 
 __all__ = [
+    "USER_PAUSE",
     "Claim",
     "Lease",
     "Wishes",
@@ -35,5 +36,6 @@ __all__ = [
     "record_started",
     "record_step",
     "requeue",
+    "stop",
     "succeed",
 ]

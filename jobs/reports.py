@@ -15,8 +15,10 @@ from jobs.plain import storable
 from jobs.tables import JobEvent
 from jobs.transition import Happening, note
 
-CANCEL_REQUESTED = "cancel_requested"
-"""The one event that another hand than the worker's may write into a running attempt."""
+CANCEL_REQUESTED, STOP_REQUESTED, PAUSE_REQUESTED = "cancel_requested", "stop_requested", "pause_requested"
+PAUSE_WITHDRAWN = "pause_withdrawn"
+_WISHES = (CANCEL_REQUESTED, STOP_REQUESTED, PAUSE_REQUESTED, PAUSE_WITHDRAWN)
+"""The events that another hand than the worker's may write into a running attempt."""
 
 
 def facts(event: BaseModel) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def _storable(value: Any) -> Any:
 
 def note_once(session: Session, lease: Lease, kind: str, what: Happening) -> bool:
     """Record an event, unless it is what this attempt said last: a report may come twice. Whether it was new."""
-    mine = JobEvent.job_id == lease.job_id, JobEvent.type != CANCEL_REQUESTED
+    mine = JobEvent.job_id == lease.job_id, JobEvent.type.not_in(_WISHES)
     last = session.scalar(sa.select(JobEvent).where(*mine).order_by(JobEvent.seq.desc()).limit(1))
     if last is not None and (last.type, last.attempt, last.data) == (kind, lease.attempt, what.data):
         return False

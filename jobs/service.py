@@ -8,15 +8,15 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 from jobs import audit
+from jobs.attempts import attempts
 from jobs.auth import Principal
-from jobs.clock import db_time
 from jobs.dataset_use import dataset_problems, hold_datasets
 from jobs.db import Database
-from jobs.errors import IdempotencyConflict, IllegalTransition, InvalidArgument
+from jobs.errors import IdempotencyConflict, InvalidArgument
 from jobs.fleet import LiveJob, WorkerRow, count_by_state, live_metrics, queue_ages, workers
+from jobs.health import health
 from jobs.history import (
     check_range,
     checkpoint,
@@ -32,18 +32,20 @@ from jobs.ids import sortable_id
 from jobs.job_view import job_view, job_views
 from jobs.paging import id_before, token_behind
 from jobs.quotas import NO_LIMITS, Limits, check_queued
-from jobs.reports import CANCEL_REQUESTED
 from jobs.sources import check_sources
 from jobs.spec import JobSpec, spec_hash
-from jobs.states import TERMINAL, JobState, Move, allowed_actions
+from jobs.states import JobState
 from jobs.tables import Job, JobLabel
-from jobs.transition import Happening, enter, move, note
+from jobs.transition import enter
+from jobs.updating import update
+from jobs.verbs import cancel, pause, resume, stop
 from jobs.views import JobView, Page
 from jobs.webhooks import enlist
 
 __all__ = [
     "LiveJob",
     "WorkerRow",
+    "attempts",
     "cancel",
     "checkpoint",
     "checkpoint_dir",
@@ -51,14 +53,18 @@ __all__ = [
     "count_by_state",
     "events",
     "get",
+    "health",
     "list_jobs",
     "live_metrics",
     "logs",
     "metrics",
+    "pause",
     "queue_ages",
     "resume",
     "samples",
+    "stop",
     "submit",
+    "update",
     "workers",
 ]
 
@@ -173,60 +179,3 @@ def list_jobs(
         rows = list(session.scalars(query.order_by(Job.id.desc()).limit(size + 1)))
         token = token_behind(rows[size - 1].id) if len(rows) > size else None
         return Page[JobView](items=job_views(session, rows[:size]), next_page_token=token)
-
-
-# --- verbs --------------------------------------------------------------------------------------------------------
-
-
-def cancel(db: Database, principal: Principal, job_id: str) -> JobView:
-    """Cancel a job: at once where it waits, at the end of its step where it runs. Asking twice is fine.
-
-    Raises:
-        IllegalTransition: it has already succeeded or failed.
-    """
-    with db.transaction() as session:
-        job = owned(session, principal, job_id, lock=True)
-        if job.state in TERMINAL and job.state is not JobState.CANCELLED:
-            raise _ended(job)
-        seen = job.event_seq
-        return _changed(session, principal, "job.cancel", _cancel(session, job), seen)
-
-
-def resume(db: Database, principal: Principal, job_id: str) -> JobView:
-    """Put a paused job back into the queue, to go on from its last checkpoint. Asking twice is fine.
-
-    Raises:
-        IllegalTransition: it has ended.
-    """
-    with db.transaction() as session:
-        job = owned(session, principal, job_id, lock=True)
-        if job.state in TERMINAL:
-            raise _ended(job)
-        seen = job.event_seq
-        now = {"not_before": db_time(), "next_wake_time": db_time(), "stop_reason": None}
-        resumed = move(session, Move.RESUME, [Job.id == job.id], Happening("resumed by its owner"), **now)
-        return _changed(session, principal, "job.resume", resumed or job, seen)
-
-
-def _changed(session: Session, principal: Principal, action: str, job: Job, seen: int) -> JobView:
-    """The job after a verb; an entry in the audit log where it has had an event since event `seen`."""
-    if job.event_seq > seen:
-        audit.record(session, principal, action, job.id)
-    return job_view(session, job)
-
-
-def _ended(job: Job) -> IllegalTransition:
-    actions = allowed_actions(job.state)
-    return IllegalTransition(f"the job has already {job.state}", state=job.state, allowed_actions=actions)
-
-
-def _cancel(session: Session, job: Job) -> Job:
-    this = [Job.id == job.id]
-    if job.state is JobState.RUNNING and job.cancel_request_time is None:
-        what = Happening("cancel requested; the worker ends the current step first")
-        return note(session, CANCEL_REQUESTED, this, what, cancel_request_time=db_time()) or job
-    if job.state in (JobState.QUEUED, JobState.PAUSED):
-        what = Happening("cancelled while no worker held it")
-        asked = {"cancel_request_time": db_time(), "stop_reason": "cancelled"}
-        return move(session, Move.CANCEL, this, what, **asked) or job
-    return job

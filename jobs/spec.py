@@ -28,6 +28,7 @@ from ppo_engine.config import (
     expand_preset,
 )
 
+JobName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 LabelValue = Annotated[str, StringConstraints(max_length=128)]
 
@@ -49,12 +50,7 @@ class Retry(Config):
 class JobSpec(TrainConfig):
     """All that is known of a job at submit."""
 
-    name: str = Field(
-        min_length=1,
-        max_length=128,
-        pattern=r"^[^\x00-\x1f\x7f]+$",
-        description="A name for people; need not be unique.",
-    )
+    name: JobName = Field(description="A name for people; need not be unique.")
     resources: Resources = Resources()
     retry: Retry = Retry()
     labels: dict[LabelKey, LabelValue] = Field(

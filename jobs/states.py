@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Stored state of a job. Wishes (cancel) are timestamps, not states."""
+    """Stored state of a job. Wishes (cancel, stop, pause) are timestamps, not states."""
 
     QUEUED = "queued"
     """Accepted and durable; waits for a worker."""
@@ -43,19 +43,29 @@ TRANSITIONS: dict[Move, tuple[frozenset[JobState], JobState]] = {
     Move.FAIL: (frozenset({JobState.QUEUED, JobState.RUNNING}), JobState.FAILED),
     Move.CANCEL: (frozenset({JobState.QUEUED, JobState.RUNNING, JobState.PAUSED}), JobState.CANCELLED),
     Move.REQUEUE: (frozenset({JobState.RUNNING}), JobState.QUEUED),
-    Move.PAUSE: (frozenset({JobState.RUNNING}), JobState.PAUSED),
+    Move.PAUSE: (frozenset({JobState.QUEUED, JobState.RUNNING}), JobState.PAUSED),
     Move.RESUME: (frozenset({JobState.PAUSED}), JobState.QUEUED),
 }
 """For each move: the states it may start from, and the state it leads to."""
 
 
 _ACTIONS = {
-    JobState.QUEUED: ["cancel"],
-    JobState.RUNNING: ["cancel"],
+    JobState.QUEUED: ["cancel", "pause"],
+    JobState.RUNNING: ["cancel", "pause", "stop"],
     JobState.PAUSED: ["cancel", "resume"],
 }
+_AFTER_A_WISH = {
+    "cancel": ["cancel"],
+    "stop": ["cancel", "stop"],
+    "pause": ["cancel", "pause", "stop", "resume"],
+}
+"""What is left to ask of a job that has not fulfilled its owner's strongest wish yet."""
 
 
-def allowed_actions(state: JobState) -> list[str]:
-    """Verbs a client may use on a job in this state."""
-    return list(_ACTIONS.get(state, ()))
+def allowed_actions(state: JobState, *, wish: str | None = None) -> list[str]:
+    """Verbs a client may use on a job in this state.
+
+    Args:
+        wish: what its owner asked for and still waits for: `cancel`, `stop` or `pause`, the strongest of them.
+    """
+    return list(_ACTIONS.get(state, ()) if wish is None else _AFTER_A_WISH[wish])

@@ -46,6 +46,7 @@ class Base(DeclarativeBase):
         datetime: UtcDateTime,
         dict[str, Any]: Json,
         dict[str, float]: Json,
+        dict[str, str]: Json,
         list[str]: Json,
         list[dict[str, Any]]: Json,
         str: sa.Text,
@@ -88,6 +89,8 @@ class Job(Base):
     owner_id: Mapped[str] = mapped_column(String(128))
     request_id: Mapped[str | None] = mapped_column(String(255))
     name: Mapped[str] = mapped_column(String(128))
+    labels: Mapped[dict[str, str] | None]
+    """As they are now, once somebody has changed them; the spec keeps what was submitted. `job_labels` is the index."""
     spec: Mapped[dict[str, Any]]
     spec_hash: Mapped[str] = mapped_column(String(64))
     queue: Mapped[str] = mapped_column(String(63))
@@ -112,6 +115,9 @@ class Job(Base):
     next_wake_time: Mapped[datetime] = _now()
     """When a queued job is due for a (further) wake-up message."""
     cancel_request_time: Mapped[datetime | None]
+    stop_request_time: Mapped[datetime | None]
+    pause_request_time: Mapped[datetime | None]
+    """Empty again once the job is paused, or its owner wants it to go on."""
 
     step: Mapped[int] = mapped_column(insert_default=0)
     steps_total: Mapped[int]
@@ -139,7 +145,7 @@ def _job_id() -> Mapped[str]:
 
 
 class JobLabel(Base):
-    """A label of a job, to find it by; the spec holds the same labels."""
+    """A label of a job as it is now, to find it by."""
 
     __tablename__ = "job_labels"
     __table_args__ = (Index("ix_job_labels_key_value_job_id", "key", "value", "job_id"),)
@@ -191,6 +197,8 @@ class JobAttempt(Base):
     ready_time: Mapped[datetime | None]
     """When the models were loaded."""
     end_time: Mapped[datetime | None]
+    end_step: Mapped[int | None]
+    """The job's step when the attempt ended."""
     outcome: Mapped[str | None] = mapped_column(String(16))
     charged: Mapped[bool] = mapped_column(insert_default=False)
     error: Mapped[dict[str, Any] | None]

@@ -75,6 +75,8 @@ class JobView(View):
     max_attempts: int
     progress: Progress
     latest_metrics: dict[str, float]
+    health: str | None = None
+    """`ok`, `warning` or `critical` by the newest numbers alone; None before the first step."""
     stop_reason: str | None
     error: JobError | None
     last_checkpoint_step: int | None
@@ -84,9 +86,57 @@ class JobView(View):
     end_time: datetime | None
     update_time: datetime
     cancel_request_time: datetime | None
+    stop_request_time: datetime | None = None
+    pause_request_time: datetime | None = None
     queue: Queue | None
     etag: str
     links: dict[str, str]
+
+
+class AttemptView(View):
+    """One worker's hold on a job, from claim to end."""
+
+    attempt: int
+    worker_id: str
+    start_time: datetime
+    ready_time: datetime | None
+    """When the models were loaded."""
+    end_time: datetime | None
+    from_step: int
+    """Last step of the checkpoint it went on from."""
+    to_step: int | None
+    """Last step that it reported; None where an older version of the service did not note it."""
+    outcome: str | None
+    """Where the job went: an end, `paused`, `requeued`; `lost` where the worker fell silent. None while it runs."""
+    charged: bool
+    """Whether it counts against retry.max_attempts."""
+    error: JobError | None
+
+
+class FindingView(View):
+    """Something in a run's newest numbers that its owner should look at."""
+
+    name: str
+    level: str
+    """`warning` or `critical`."""
+    metric: str
+    value: float
+    usual: float | None
+    """What the value is compared with, where the rule says so: a median over other steps."""
+    rule: str
+    advice: str
+    source: str
+    """Where the threshold comes from."""
+
+
+class HealthView(View):
+    """Whether a run's numbers look well; step and status are None before its first step."""
+
+    job_id: str
+    step: int | None
+    status: str | None
+    """`ok`, or the level of the worst finding."""
+    findings: list[FindingView]
 
 
 class JobEventView(View):

@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -57,8 +58,8 @@ class LeaseKeeper:
         """The database said that another attempt, or nobody, has the job."""
         self.fenced = False
         """No heartbeat has succeeded for so long that the lease may be gone."""
-        self.cancel = False
-        """The owner asked to cancel."""
+        self.wishes = Wishes()
+        """What the owner wants, as the last heartbeat heard it; a cancel once heard stays."""
 
     def __enter__(self) -> Self:
         for name, loop in (("heartbeat", self._beat_until_closed), ("fence", self._fence_when_late)):
@@ -95,7 +96,7 @@ class LeaseKeeper:
         sent_at = now()
         wishes = self._beat()
         self._renewed_at = sent_at
-        self.cancel = self.cancel or wishes.cancel
+        self.wishes = replace(wishes, cancel=wishes.cancel or self.wishes.cancel)
         self._observe(now() - sent_at)
 
     def _fence_when_late(self) -> None:

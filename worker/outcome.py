@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from jobs.lifecycle import USER_PAUSE
 from jobs.views import JobError
 from ppo_engine.errors import Category
 from ppo_engine.events import Failed, Finished, GuardTripped, Outcome, Phase
@@ -19,6 +20,8 @@ class Reason(StrEnum):
     """Why the supervisor ended the engine."""
 
     CANCEL = "cancel"
+    STOP = "stop"
+    PAUSE = "pause"
     SHUTDOWN = "shutdown"
     MAX_RUNTIME = "max_runtime"
     HUNG = "hung"
@@ -30,6 +33,8 @@ class Ending(StrEnum):
     """What becomes of the job."""
 
     SUCCEED = "succeeded"
+    STOP = "stopped"
+    """Succeeded before its last step, because its owner asked."""
     CANCEL = "cancelled"
     FAIL = "failed"
     PAUSE = "paused"
@@ -91,14 +96,14 @@ def verdict(seen: Seen) -> Verdict:
         if seen.final.outcome is Outcome.PAUSED and seen.reason is not Reason.CANCEL:
             return Verdict(Ending.PAUSE, stop_reason=_reason(seen.final, "guard"), message=_explained(seen, seen.final))
     match seen.reason:
-        case Reason.FENCED | Reason.SHUTDOWN:
-            return Verdict(Ending.RELEASE)
-        case Reason.CANCEL:
-            return Verdict(Ending.CANCEL)
+        case Reason.FENCED | Reason.SHUTDOWN | Reason.CANCEL:
+            return Verdict(Ending.CANCEL if seen.reason is Reason.CANCEL else Ending.RELEASE)
+        case Reason.STOP | Reason.PAUSE:
+            return _as_wished(seen, seen.reason)
         case Reason.MAX_RUNTIME | Reason.HUNG | Reason.PROTOCOL:
             return _ended_by_us(seen, seen.reason)
         case None:
-            return _failed(seen, seen.final) if isinstance(seen.final, Failed) else _crashed(seen)
+            return _broken(seen)
 
 
 def start_failed(error: OSError, attempt: int) -> Verdict:
@@ -121,6 +126,24 @@ def _completed(seen: Seen, final: Finished) -> Verdict:
         return Verdict(Ending.SUCCEED, stop_reason=reason, message=_explained(seen, final) if final.reason else "")
     message = f"The engine completed step {final.step} without a saved checkpoint of it."
     return Verdict(Ending.FAIL, _error(seen, "engine_protocol", Category.INTERNAL, message))
+
+
+def _as_wished(seen: Seen, reason: Reason) -> Verdict:
+    """The owner wanted it stopped or paused. What the engine could not save in time is lost, no more than that."""
+    obeyed = isinstance(seen.final, Finished) or (seen.final is None and seen.exit.signal == "SIGKILL")
+    if not obeyed or seen.oom_killed:
+        return _broken(seen)
+    lost = seen.step > (seen.saved_step or 0)
+    at = f"at step {seen.saved_step or 0}" + (f"; what came after it until step {seen.step} is lost" if lost else "")
+    if reason is Reason.PAUSE:
+        return Verdict(Ending.PAUSE, stop_reason=USER_PAUSE, message=f"paused by its owner {at}")
+    if seen.saved_step is None:
+        return Verdict(Ending.RELEASE)  # there is nothing to end with yet, and the wish waits for the next attempt
+    return Verdict(Ending.STOP, message=f"stopped by its owner {at}")
+
+
+def _broken(seen: Seen) -> Verdict:
+    return _failed(seen, seen.final) if isinstance(seen.final, Failed) else _crashed(seen)
 
 
 def _reason(final: Finished, default: str) -> str:

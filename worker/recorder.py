@@ -118,6 +118,8 @@ class Recorder:
             case Ending.SUCCEED:
                 how = {"stop_reason": judged.stop_reason, "message": judged.message}
                 self._write(partial(lifecycle.succeed, db, lease, **how))
+            case Ending.STOP:
+                self._write(partial(lifecycle.stop, db, lease, message=judged.message))
             case Ending.PAUSE:
                 how = {"stop_reason": judged.stop_reason, "message": judged.message}
                 self._write(partial(lifecycle.pause, db, lease, **how))

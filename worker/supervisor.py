@@ -167,8 +167,9 @@ class Supervisor:
 
     def _decide(self, engine: EngineProcess, now: float) -> None:
         """Stop an engine that somebody wants stopped, end one that hangs, kill one whose time is up."""
-        if self.keeper.cancel:
-            self._ask_to_stop(engine, Reason.CANCEL, now)
+        wish = self._wish()
+        if wish is not None:
+            self._ask_to_stop(engine, wish, now)
         if self._shutdown.asked:
             self._ask_to_stop(engine, Reason.SHUTDOWN, now)
         if self._pace.over_time(now):
@@ -182,6 +183,15 @@ class Supervisor:
             self._end_hang(engine, now)
         if now > self._deadline or self._shutdown.urgent:
             engine.kill()
+
+    def _wish(self) -> Reason | None:
+        """What the owner wants of the run now. One to be stopped first makes a step: it must end with a checkpoint."""
+        wishes = self.keeper.wishes
+        if wishes.cancel:
+            return Reason.CANCEL
+        if wishes.stop:
+            return Reason.STOP if self._recorder.step > 0 else None
+        return Reason.PAUSE if wishes.pause else None
 
     def _ask_to_stop(self, engine: EngineProcess, reason: Reason, now: float, detail: str = "") -> None:
         """The first reason sends the signal and starts the clock; a later one changes neither."""
@@ -220,8 +230,9 @@ class Supervisor:
     def _end_reason(self) -> Reason | None:
         if self.keeper.fenced:
             return Reason.FENCED
-        # The owner's wish outranks a shutdown that came first: the job must not run again.
-        return Reason.CANCEL if self.keeper.cancel and self._reason is Reason.SHUTDOWN else self._reason
+        # The owner's cancel outranks what came first and would let the job live on.
+        mild = self._reason in (Reason.SHUTDOWN, Reason.STOP, Reason.PAUSE)
+        return Reason.CANCEL if self.keeper.wishes.cancel and mild else self._reason
 
     def _count(self, outcome: str, reason: str) -> None:
         self._gauges.attempts.labels(outcome, reason).inc()

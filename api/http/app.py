@@ -22,6 +22,7 @@ from api.http import (
     operations_routes,
     plan_routes,
     progress_routes,
+    verb_routes,
     webhook_routes,
 )
 from api.http.edge import Edge
@@ -31,12 +32,14 @@ from jobs import service
 from jobs.access_requests import KeyRequest, QuotaRequest
 from jobs.dispatch import backlog
 from jobs.spec import JobSpec
+from jobs.updating import JobPatch
 from jobs.webhook_spec import WebhookChanges, WebhookSpec
 from ppo_engine.errands import GenerationRequest, PreviewRequest
 
 ROUTERS = (
     plan_routes.router,
     job_routes.router,
+    verb_routes.router,
     progress_routes.router,
     checkpoint_routes.router,
     dataset_routes.router,
@@ -49,6 +52,7 @@ ROUTERS = (
 )
 _NAMED = (
     JobSpec,
+    JobPatch,
     PreviewRequest,
     GenerationRequest,
     WebhookSpec,

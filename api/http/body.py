@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -12,9 +13,22 @@ from api.http.deps import Ctx
 from jobs import strict_json
 from jobs.errors import Problem
 
+_JSON = "application/json"
+_PATCH = "application/merge-patch+json"
+
 
 async def json_object(request: Request, context: Ctx) -> dict[str, Any]:
-    """The body as one JSON object.
+    """The body as one JSON object; raises as `_object`."""
+    return await _object(request, context, _JSON)
+
+
+async def merge_patch(request: Request, context: Ctx) -> dict[str, Any]:
+    """The body as a JSON merge patch, also where it is called plain JSON; raises as `_object`."""
+    return await _object(request, context, _PATCH, _JSON)
+
+
+async def _object(request: Request, context: Ctx, *types: str) -> dict[str, Any]:
+    """The body as one JSON object of one of these media types.
 
     Raises:
         UnsupportedMediaType: not JSON, or compressed.
@@ -22,7 +36,7 @@ async def json_object(request: Request, context: Ctx) -> dict[str, Any]:
         BodyTimeout: it came too slowly.
         MalformedBody: not one JSON object in strict JSON.
     """
-    _check_type(request)
+    _check_type(request, types)
     try:
         async with asyncio.timeout(context.settings.body_seconds):
             body = await _read(request, context.settings.max_body_bytes)
@@ -31,10 +45,10 @@ async def json_object(request: Request, context: Ctx) -> dict[str, Any]:
     return parse_object(body)
 
 
-def _check_type(request: Request) -> None:
+def _check_type(request: Request, types: Sequence[str]) -> None:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise UnsupportedMediaType(f"Content-Type must be application/json, not `{media_type or 'absent'}`")
+    if media_type not in types:
+        raise UnsupportedMediaType(f"Content-Type must be {' or '.join(types)}, not `{media_type or 'absent'}`")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
         raise UnsupportedMediaType(f"send the body as it is, not as `{encoding}`")

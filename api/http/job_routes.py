@@ -1,10 +1,10 @@
-"""Submit, look up, list, cancel and resume jobs."""
+"""Submit, look up and list jobs."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response as Answer
 
 from api import errors as door
@@ -114,30 +114,6 @@ def get_job(
     if _matches(request.headers.get("if-none-match", ""), job.etag):
         return Answer(status_code=304, headers=headers)
     return _shown(job, headers)
-
-
-@router.post(
-    "/{job_id}/cancel",
-    dependencies=[NO_QUERY],
-    responses=responses(domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound, domain.IllegalTransition),
-)
-def cancel(context: Ctx, caller: Caller, job_id: JobId, response: Response) -> JobView:
-    """Cancel a job: a queued one at once, a running one after its step. Repeating it is harmless."""
-    job = service.cancel(context.db, caller, job_id)
-    response.headers["ETag"] = _quoted(job.etag)
-    return job
-
-
-@router.post(
-    "/{job_id}/resume",
-    dependencies=[NO_QUERY],
-    responses=responses(domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound, domain.IllegalTransition),
-)
-def resume(context: Ctx, caller: Caller, job_id: JobId, response: Response) -> JobView:
-    """Resume a paused job: it goes on from its last checkpoint. Repeating it is harmless."""
-    job = service.resume(context.db, caller, job_id)
-    response.headers["ETag"] = _quoted(job.etag)
-    return job
 
 
 def _shown(job: JobView, headers: dict[str, str], status_code: int = 200) -> Answer:

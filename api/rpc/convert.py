@@ -14,7 +14,15 @@ from api.rpc.v1 import job_service_pb2 as pb
 from api.watch import Cursor, End, Gap, Happened, Heartbeat, Snapshot, Update
 from jobs.errors import InvalidArgument
 from jobs.states import JobState
-from jobs.views import CheckpointView, JobEventView, JobView, MetricsView
+from jobs.views import (
+    AttemptView,
+    CheckpointView,
+    HealthView,
+    JobError,
+    JobEventView,
+    JobView,
+    MetricsView,
+)
 
 _PREFIX = "JOB_STATE_"
 
@@ -67,8 +75,9 @@ def job(view: JobView) -> pb.Job:
         max_attempts=view.max_attempts,
         progress=pb.Progress(**view.progress.model_dump()),
         latest_metrics=view.latest_metrics,
+        health=view.health,
         stop_reason=view.stop_reason,
-        error=None if view.error is None else pb.JobError(**view.error.model_dump()),
+        error=error(view.error),
         last_checkpoint_step=view.last_checkpoint_step,
         best_checkpoint_step=view.best_checkpoint_step,
         create_time=moment(view.create_time),
@@ -76,12 +85,41 @@ def job(view: JobView) -> pb.Job:
         end_time=moment(view.end_time),
         update_time=moment(view.update_time),
         cancel_request_time=moment(view.cancel_request_time),
+        stop_request_time=moment(view.stop_request_time),
+        pause_request_time=moment(view.pause_request_time),
         queue=None if view.queue is None else pb.Queue(**view.queue.model_dump()),
         etag=view.etag,
         links=view.links,
     )
     json_format.ParseDict(view.spec, message.spec)
     return message
+
+
+def error(view: JobError | None) -> pb.JobError | None:
+    """Why a job or an attempt failed, for the wire."""
+    return None if view is None else pb.JobError(**view.model_dump())
+
+
+def attempt(view: AttemptView) -> pb.Attempt:
+    """An attempt for the wire."""
+    return pb.Attempt(
+        attempt=view.attempt,
+        worker_id=view.worker_id,
+        start_time=moment(view.start_time),
+        ready_time=moment(view.ready_time),
+        end_time=moment(view.end_time),
+        from_step=view.from_step,
+        to_step=view.to_step,
+        outcome=view.outcome,
+        charged=view.charged,
+        error=error(view.error),
+    )
+
+
+def health(view: HealthView) -> pb.GetHealthResponse:
+    """A run's health for the wire."""
+    findings = [pb.HealthFinding(**finding.model_dump()) for finding in view.findings]
+    return pb.GetHealthResponse(job_id=view.job_id, step=view.step, status=view.status, findings=findings)
 
 
 def event(view: JobEventView) -> pb.JobEvent:

@@ -27,6 +27,8 @@ CALLER: ContextVar[Principal] = ContextVar("caller")
 """Who makes the present call; set by the gate before the servicer runs."""
 
 _OPEN = "/grpc.health.v1.Health/"
+_LONG_POLLS = {"/ppo.v1.JobService/WaitJob"}
+"""Their time says nothing about the service."""
 _KINDS = {
     (False, False): "unary_unary",
     (False, True): "unary_stream",
@@ -60,7 +62,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _single(self, method: str, serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def served(request: Any, context: Any) -> Any:
-            async with self._guard(method, request, context):
+            async with self._guard(method, request, context, timed=method not in _LONG_POLLS):
                 return await serve(request, context)
 
         return served

@@ -16,13 +16,14 @@ from api.rpc.errands import ErrandRpcs
 from api.rpc.gate import CALLER
 from api.rpc.progress import ProgressRpcs
 from api.rpc.v1 import job_service_pb2 as pb
+from api.rpc.verbs import VerbRpcs
 from api.threads import in_thread
 from api.watch import Cursor, Source, watch
 from jobs import service
 from jobs.spec import parse_spec
 
 
-class Servicer(ErrandRpcs, ProgressRpcs):
+class Servicer(ErrandRpcs, ProgressRpcs, VerbRpcs):
     """JobService over one context."""
 
     def __init__(self, context: Context) -> None:
@@ -60,16 +61,6 @@ class Servicer(ErrandRpcs, ProgressRpcs):
             page_token=request.page_token or None,
         )
         return pb.ListJobsResponse(jobs=map(convert.job, page.items), next_page_token=page.next_page_token or "")
-
-    async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.CancelJobResponse:
-        """Cancel a job."""
-        job = await in_thread(service.cancel, self._db, CALLER.get(), job_id(request.job_id))
-        return pb.CancelJobResponse(job=convert.job(job))
-
-    async def ResumeJob(self, request: pb.ResumeJobRequest, context: Any) -> pb.ResumeJobResponse:
-        """Resume a paused job."""
-        job = await in_thread(service.resume, self._db, CALLER.get(), job_id(request.job_id))
-        return pb.ResumeJobResponse(job=convert.job(job))
 
     async def WatchJob(self, request: pb.WatchJobRequest, context: Any) -> AsyncGenerator[pb.WatchJobResponse]:
         """Follow a job to its end."""

@@ -9,6 +9,8 @@ violation per problem of a spec, RetryInfo where a retry can help, RequestInfo w
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -141,6 +143,9 @@ class Job(_message.Message):
     ETAG_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     BEST_CHECKPOINT_STEP_FIELD_NUMBER: _builtins.int
+    STOP_REQUEST_TIME_FIELD_NUMBER: _builtins.int
+    PAUSE_REQUEST_TIME_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -156,6 +161,8 @@ class Job(_message.Message):
     etag: _builtins.str
     best_checkpoint_step: _builtins.int
     """Of the checkpoints that are kept, the best by `checkpoint.best_metric`."""
+    health: _builtins.str
+    """`ok`, `warning` or `critical` by the newest numbers alone; absent before the first step."""
     @_builtins.property
     def allowed_actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -186,6 +193,10 @@ class Job(_message.Message):
     def queue(self) -> Global___Queue: ...
     @_builtins.property
     def links(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def stop_request_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def pause_request_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -214,13 +225,18 @@ class Job(_message.Message):
         etag: _builtins.str = ...,
         links: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         best_checkpoint_step: _builtins.int | None = ...,
+        stop_request_time: _timestamp_pb2.Timestamp | None = ...,
+        pause_request_time: _timestamp_pb2.Timestamp | None = ...,
+        health: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "last_checkpoint_step", b"last_checkpoint_step", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "start_time", b"start_time", "stop_reason", b"stop_reason", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "health", b"health", "last_checkpoint_step", b"last_checkpoint_step", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "start_time", b"start_time", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "allowed_actions", b"allowed_actions", "attempt", b"attempt", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "etag", b"etag", "id", b"id", "labels", b"labels", "last_checkpoint_step", b"last_checkpoint_step", "latest_metrics", b"latest_metrics", "links", b"links", "max_attempts", b"max_attempts", "name", b"name", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "spec_hash", b"spec_hash", "start_time", b"start_time", "state", b"state", "stop_reason", b"stop_reason", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "allowed_actions", b"allowed_actions", "attempt", b"attempt", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "etag", b"etag", "health", b"health", "id", b"id", "labels", b"labels", "last_checkpoint_step", b"last_checkpoint_step", "latest_metrics", b"latest_metrics", "links", b"links", "max_attempts", b"max_attempts", "name", b"name", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "spec_hash", b"spec_hash", "start_time", b"start_time", "state", b"state", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_checkpoint_step: _TypeAlias = _typing.Literal["best_checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__best_checkpoint_step: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step"]  # noqa: Y015
+    _WhichOneofReturnType__health: _TypeAlias = _typing.Literal["health"]  # noqa: Y015
+    _WhichOneofArgType__health: _TypeAlias = _typing.Literal["_health", b"_health"]  # noqa: Y015
     _WhichOneofReturnType__last_checkpoint_step: _TypeAlias = _typing.Literal["last_checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__last_checkpoint_step: _TypeAlias = _typing.Literal["_last_checkpoint_step", b"_last_checkpoint_step"]  # noqa: Y015
     _WhichOneofReturnType__phase: _TypeAlias = _typing.Literal["phase"]  # noqa: Y015
@@ -229,6 +245,8 @@ class Job(_message.Message):
     _WhichOneofArgType__stop_reason: _TypeAlias = _typing.Literal["_stop_reason", b"_stop_reason"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__best_checkpoint_step) -> _WhichOneofReturnType__best_checkpoint_step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__health) -> _WhichOneofReturnType__health | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_checkpoint_step) -> _WhichOneofReturnType__last_checkpoint_step | None: ...
     @_typing.overload
@@ -354,6 +372,118 @@ class Queue(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Queue: _TypeAlias = Queue  # noqa: Y015
+
+@_typing.final
+class Attempt(_message.Message):
+    """One worker's hold on a job, from claim to end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    READY_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    FROM_STEP_FIELD_NUMBER: _builtins.int
+    TO_STEP_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    CHARGED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
+    worker_id: _builtins.str
+    from_step: _builtins.int
+    """Last step of the checkpoint it went on from."""
+    to_step: _builtins.int
+    """Last step that it reported."""
+    outcome: _builtins.str
+    """Where the job went: an end, `paused`, `requeued`; `lost` where the worker fell silent. Absent while it runs."""
+    charged: _builtins.bool
+    """Whether it counts against retry.max_attempts."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def ready_time(self) -> _timestamp_pb2.Timestamp:
+        """When the models were loaded."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def error(self) -> Global___JobError: ...
+    def __init__(
+        self,
+        *,
+        attempt: _builtins.int = ...,
+        worker_id: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        ready_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        from_step: _builtins.int = ...,
+        to_step: _builtins.int | None = ...,
+        outcome: _builtins.str | None = ...,
+        charged: _builtins.bool = ...,
+        error: Global___JobError | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_outcome", b"_outcome", "_to_step", b"_to_step", "end_time", b"end_time", "error", b"error", "outcome", b"outcome", "ready_time", b"ready_time", "start_time", b"start_time", "to_step", b"to_step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_outcome", b"_outcome", "_to_step", b"_to_step", "attempt", b"attempt", "charged", b"charged", "end_time", b"end_time", "error", b"error", "from_step", b"from_step", "outcome", b"outcome", "ready_time", b"ready_time", "start_time", b"start_time", "to_step", b"to_step", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__outcome: _TypeAlias = _typing.Literal["outcome"]  # noqa: Y015
+    _WhichOneofArgType__outcome: _TypeAlias = _typing.Literal["_outcome", b"_outcome"]  # noqa: Y015
+    _WhichOneofReturnType__to_step: _TypeAlias = _typing.Literal["to_step"]  # noqa: Y015
+    _WhichOneofArgType__to_step: _TypeAlias = _typing.Literal["_to_step", b"_to_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__outcome) -> _WhichOneofReturnType__outcome | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_step) -> _WhichOneofReturnType__to_step | None: ...
+
+Global___Attempt: _TypeAlias = Attempt  # noqa: Y015
+
+@_typing.final
+class HealthFinding(_message.Message):
+    """Something in a run's newest numbers that its owner should look at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    USUAL_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    level: _builtins.str
+    """`warning` or `critical`."""
+    metric: _builtins.str
+    value: _builtins.float
+    usual: _builtins.float
+    """What the value is compared with, where the rule says so: a median over other steps."""
+    rule: _builtins.str
+    advice: _builtins.str
+    source: _builtins.str
+    """Where the threshold comes from."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        level: _builtins.str = ...,
+        metric: _builtins.str = ...,
+        value: _builtins.float = ...,
+        usual: _builtins.float | None = ...,
+        rule: _builtins.str = ...,
+        advice: _builtins.str = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_usual", b"_usual", "usual", b"usual"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_usual", b"_usual", "advice", b"advice", "level", b"level", "metric", b"metric", "name", b"name", "rule", b"rule", "source", b"source", "usual", b"usual", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__usual: _TypeAlias = _typing.Literal["usual"]  # noqa: Y015
+    _WhichOneofArgType__usual: _TypeAlias = _typing.Literal["_usual", b"_usual"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__usual) -> _WhichOneofReturnType__usual | None: ...
+
+Global___HealthFinding: _TypeAlias = HealthFinding  # noqa: Y015
 
 @_typing.final
 class JobEvent(_message.Message):
@@ -1604,6 +1734,317 @@ class CancelJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelJobResponse: _TypeAlias = CancelJobResponse  # noqa: Y015
+
+@_typing.final
+class PauseJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseJobRequest: _TypeAlias = PauseJobRequest  # noqa: Y015
+
+@_typing.final
+class PauseJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseJobResponse: _TypeAlias = PauseJobResponse  # noqa: Y015
+
+@_typing.final
+class StopJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopJobRequest: _TypeAlias = StopJobRequest  # noqa: Y015
+
+@_typing.final
+class StopJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopJobResponse: _TypeAlias = StopJobResponse  # noqa: Y015
+
+@_typing.final
+class WaitJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """At most 60 s; 50 s when absent."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "timeout", b"timeout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitJobRequest: _TypeAlias = WaitJobRequest  # noqa: Y015
+
+@_typing.final
+class WaitJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitJobResponse: _TypeAlias = WaitJobResponse  # noqa: Y015
+
+@_typing.final
+class UpdateJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    name: _builtins.str
+    etag: _builtins.str
+    """Change the job only if this is its etag; in any case when empty."""
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """`name`; `labels` for all labels; `labels.KEY` for one, which is taken away if `labels` lacks it. Without a mask, every
+        field that is there.
+        """
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        name: _builtins.str | None = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "name", b"name", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "etag", b"etag", "job_id", b"job_id", "labels", b"labels", "name", b"name", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+
+Global___UpdateJobRequest: _TypeAlias = UpdateJobRequest  # noqa: Y015
+
+@_typing.final
+class UpdateJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateJobResponse: _TypeAlias = UpdateJobResponse  # noqa: Y015
+
+@_typing.final
+class ListAttemptsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    page_size: _builtins.int
+    """1 to 200; 50 when 0."""
+    page_token: _builtins.str
+    """next_page_token of the page before."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAttemptsRequest: _TypeAlias = ListAttemptsRequest  # noqa: Y015
+
+@_typing.final
+class ListAttemptsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTEMPTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attempt]: ...
+    def __init__(
+        self,
+        *,
+        attempts: _abc.Iterable[Global___Attempt] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAttemptsResponse: _TypeAlias = ListAttemptsResponse  # noqa: Y015
+
+@_typing.final
+class GetHealthRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHealthRequest: _TypeAlias = GetHealthRequest  # noqa: Y015
+
+@_typing.final
+class GetHealthResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    step: _builtins.int
+    """The newest step; absent before the first, as is the status."""
+    status: _builtins.str
+    """`ok`, or the level of the worst finding."""
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___HealthFinding]: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        step: _builtins.int | None = ...,
+        status: _builtins.str | None = ...,
+        findings: _abc.Iterable[Global___HealthFinding] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "_step", b"_step", "status", b"status", "step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_status", b"_status", "_step", b"_step", "findings", b"findings", "job_id", b"job_id", "status", b"status", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__status: _TypeAlias = _typing.Literal["status"]  # noqa: Y015
+    _WhichOneofArgType__status: _TypeAlias = _typing.Literal["_status", b"_status"]  # noqa: Y015
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status) -> _WhichOneofReturnType__status | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+
+Global___GetHealthResponse: _TypeAlias = GetHealthResponse  # noqa: Y015
 
 @_typing.final
 class ResumeJobRequest(_message.Message):

@@ -59,10 +59,40 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobResponse.FromString,
                 _registered_method=True)
+        self.PauseJob = channel.unary_unary(
+                '/ppo.v1.JobService/PauseJob',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PauseJobRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PauseJobResponse.FromString,
+                _registered_method=True)
         self.ResumeJob = channel.unary_unary(
                 '/ppo.v1.JobService/ResumeJob',
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobResponse.FromString,
+                _registered_method=True)
+        self.StopJob = channel.unary_unary(
+                '/ppo.v1.JobService/StopJob',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobResponse.FromString,
+                _registered_method=True)
+        self.WaitJob = channel.unary_unary(
+                '/ppo.v1.JobService/WaitJob',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.WaitJobRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.WaitJobResponse.FromString,
+                _registered_method=True)
+        self.UpdateJob = channel.unary_unary(
+                '/ppo.v1.JobService/UpdateJob',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.UpdateJobRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.UpdateJobResponse.FromString,
+                _registered_method=True)
+        self.ListAttempts = channel.unary_unary(
+                '/ppo.v1.JobService/ListAttempts',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListAttemptsRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListAttemptsResponse.FromString,
+                _registered_method=True)
+        self.GetHealth = channel.unary_unary(
+                '/ppo.v1.JobService/GetHealth',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetHealthRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetHealthResponse.FromString,
                 _registered_method=True)
         self.WatchJob = channel.unary_stream(
                 '/ppo.v1.JobService/WatchJob',
@@ -154,8 +184,52 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseJob(self, request, context):
+        """Holds: a queued job at once, a running one after its step, with a checkpoint. Repeating it is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResumeJob(self, request, context):
-        """Puts a paused job back into the queue, to go on from its last checkpoint. Repeating it is harmless.
+        """Puts a paused job back into the queue, to go on from its last checkpoint; or takes back the wish to pause a running
+        one. Repeating it is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopJob(self, request, context):
+        """Ends a running job well after its step, with a checkpoint: succeeded, with stop_reason `user_stop`. Repeating it is
+        harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WaitJob(self, request, context):
+        """Returns the job as soon as it is done, or as it is after the timeout.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateJob(self, request, context):
+        """Changes a job's name and labels, in any state. The spec stays as it was submitted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAttempts(self, request, context):
+        """Returns one page of a job's attempts, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHealth(self, request, context):
+        """Judges a run by its newest numbers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,10 +335,40 @@ def add_JobServiceServicer_to_server(servicer, server):
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelJobResponse.SerializeToString,
             ),
+            'PauseJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseJob,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PauseJobRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PauseJobResponse.SerializeToString,
+            ),
             'ResumeJob': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeJob,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobResponse.SerializeToString,
+            ),
+            'StopJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopJob,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobResponse.SerializeToString,
+            ),
+            'WaitJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitJob,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.WaitJobRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.WaitJobResponse.SerializeToString,
+            ),
+            'UpdateJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateJob,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.UpdateJobRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.UpdateJobResponse.SerializeToString,
+            ),
+            'ListAttempts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAttempts,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListAttemptsRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListAttemptsResponse.SerializeToString,
+            ),
+            'GetHealth': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHealth,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetHealthRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetHealthResponse.SerializeToString,
             ),
             'WatchJob': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJob,
@@ -463,6 +567,33 @@ class JobService:
             _registered_method=True)
 
     @staticmethod
+    def PauseJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/PauseJob',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.PauseJobRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.PauseJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ResumeJob(request,
             target,
             options=(),
@@ -479,6 +610,141 @@ class JobService:
             '/ppo.v1.JobService/ResumeJob',
             api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.ResumeJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/StopJob',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/WaitJob',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.WaitJobRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.WaitJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/UpdateJob',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.UpdateJobRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.UpdateJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAttempts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/ListAttempts',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListAttemptsRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListAttemptsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHealth(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/GetHealth',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.GetHealthRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.GetHealthResponse.FromString,
             options,
             channel_credentials,
             insecure,

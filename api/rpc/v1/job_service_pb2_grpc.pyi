@@ -45,8 +45,24 @@ class JobServiceStub:
     """Returns one page of the caller's jobs, newest first."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Cancels: a queued job at once, a running one within about a step. Repeating it is harmless."""
+    PauseJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PauseJobRequest, _job_service_pb2.PauseJobResponse]
+    """Holds: a queued job at once, a running one after its step, with a checkpoint. Repeating it is harmless."""
     ResumeJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ResumeJobRequest, _job_service_pb2.ResumeJobResponse]
-    """Puts a paused job back into the queue, to go on from its last checkpoint. Repeating it is harmless."""
+    """Puts a paused job back into the queue, to go on from its last checkpoint; or takes back the wish to pause a running
+    one. Repeating it is harmless.
+    """
+    StopJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.StopJobRequest, _job_service_pb2.StopJobResponse]
+    """Ends a running job well after its step, with a checkpoint: succeeded, with stop_reason `user_stop`. Repeating it is
+    harmless.
+    """
+    WaitJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.WaitJobRequest, _job_service_pb2.WaitJobResponse]
+    """Returns the job as soon as it is done, or as it is after the timeout."""
+    UpdateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]
+    """Changes a job's name and labels, in any state. The spec stays as it was submitted."""
+    ListAttempts: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListAttemptsRequest, _job_service_pb2.ListAttemptsResponse]
+    """Returns one page of a job's attempts, newest first."""
+    GetHealth: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetHealthRequest, _job_service_pb2.GetHealthResponse]
+    """Judges a run by its newest numbers."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Follows a job to its end: a snapshot first, then events and steps, then the final job with `terminal` set.
     After an event `rolled_back` the steps behind its `to_step` are void, and come again.
@@ -84,8 +100,24 @@ class JobServiceAsyncStub(JobServiceStub):
     """Returns one page of the caller's jobs, newest first."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Cancels: a queued job at once, a running one within about a step. Repeating it is harmless."""
+    PauseJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PauseJobRequest, _job_service_pb2.PauseJobResponse]  # type: ignore[assignment]
+    """Holds: a queued job at once, a running one after its step, with a checkpoint. Repeating it is harmless."""
     ResumeJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ResumeJobRequest, _job_service_pb2.ResumeJobResponse]  # type: ignore[assignment]
-    """Puts a paused job back into the queue, to go on from its last checkpoint. Repeating it is harmless."""
+    """Puts a paused job back into the queue, to go on from its last checkpoint; or takes back the wish to pause a running
+    one. Repeating it is harmless.
+    """
+    StopJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.StopJobRequest, _job_service_pb2.StopJobResponse]  # type: ignore[assignment]
+    """Ends a running job well after its step, with a checkpoint: succeeded, with stop_reason `user_stop`. Repeating it is
+    harmless.
+    """
+    WaitJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.WaitJobRequest, _job_service_pb2.WaitJobResponse]  # type: ignore[assignment]
+    """Returns the job as soon as it is done, or as it is after the timeout."""
+    UpdateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]  # type: ignore[assignment]
+    """Changes a job's name and labels, in any state. The spec stays as it was submitted."""
+    ListAttempts: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListAttemptsRequest, _job_service_pb2.ListAttemptsResponse]  # type: ignore[assignment]
+    """Returns one page of a job's attempts, newest first."""
+    GetHealth: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetHealthRequest, _job_service_pb2.GetHealthResponse]  # type: ignore[assignment]
+    """Judges a run by its newest numbers."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Follows a job to its end: a snapshot first, then events and steps, then the final job with `terminal` set.
     After an event `rolled_back` the steps behind its `to_step` are void, and come again.
@@ -152,12 +184,64 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Cancels: a queued job at once, a running one within about a step. Repeating it is harmless."""
 
     @_abc_1.abstractmethod
+    def PauseJob(
+        self,
+        request: _job_service_pb2.PauseJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.PauseJobResponse, _abc.Awaitable[_job_service_pb2.PauseJobResponse]]:
+        """Holds: a queued job at once, a running one after its step, with a checkpoint. Repeating it is harmless."""
+
+    @_abc_1.abstractmethod
     def ResumeJob(
         self,
         request: _job_service_pb2.ResumeJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ResumeJobResponse, _abc.Awaitable[_job_service_pb2.ResumeJobResponse]]:
-        """Puts a paused job back into the queue, to go on from its last checkpoint. Repeating it is harmless."""
+        """Puts a paused job back into the queue, to go on from its last checkpoint; or takes back the wish to pause a running
+        one. Repeating it is harmless.
+        """
+
+    @_abc_1.abstractmethod
+    def StopJob(
+        self,
+        request: _job_service_pb2.StopJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.StopJobResponse, _abc.Awaitable[_job_service_pb2.StopJobResponse]]:
+        """Ends a running job well after its step, with a checkpoint: succeeded, with stop_reason `user_stop`. Repeating it is
+        harmless.
+        """
+
+    @_abc_1.abstractmethod
+    def WaitJob(
+        self,
+        request: _job_service_pb2.WaitJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.WaitJobResponse, _abc.Awaitable[_job_service_pb2.WaitJobResponse]]:
+        """Returns the job as soon as it is done, or as it is after the timeout."""
+
+    @_abc_1.abstractmethod
+    def UpdateJob(
+        self,
+        request: _job_service_pb2.UpdateJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.UpdateJobResponse, _abc.Awaitable[_job_service_pb2.UpdateJobResponse]]:
+        """Changes a job's name and labels, in any state. The spec stays as it was submitted."""
+
+    @_abc_1.abstractmethod
+    def ListAttempts(
+        self,
+        request: _job_service_pb2.ListAttemptsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListAttemptsResponse, _abc.Awaitable[_job_service_pb2.ListAttemptsResponse]]:
+        """Returns one page of a job's attempts, newest first."""
+
+    @_abc_1.abstractmethod
+    def GetHealth(
+        self,
+        request: _job_service_pb2.GetHealthRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.GetHealthResponse, _abc.Awaitable[_job_service_pb2.GetHealthResponse]]:
+        """Judges a run by its newest numbers."""
 
     @_abc_1.abstractmethod
     def WatchJob(

@@ -175,9 +175,10 @@ def test_changes_are_in_the_audit_log_and_secrets_are_not(sqlite_app: App):
     path = f"/v1/webhooks/{webhook['id']}"
     sqlite_app.request("PATCH", path, json={"url": f"{URL}/a-secret-path"})
     fresh = sqlite_app.post(f"{path}/rotate-secret").json()["secret"]
+    sqlite_app.post(f"{path}/test")
     sqlite_app.request("DELETE", path)
     problem(sqlite_app.request("DELETE", path), 404, "webhook_not_found")
     log = sqlite_app.get("/v1/audit", params={"target": webhook["id"]})
-    wanted = ["delete", "delete", "rotate_secret", "update", "create"]
+    wanted = ["delete", "delete", "test", "rotate_secret", "update", "create"]
     assert [entry["action"] for entry in log.json()["items"]] == [f"webhook.{name}" for name in wanted]
     assert not any(text in log.text for text in (webhook["secret"], fresh, "a-secret-path"))

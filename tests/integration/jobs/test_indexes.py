@@ -20,8 +20,24 @@ from jobs.dispatch import prune
 from jobs.errors import DatasetInUse
 from jobs.lifecycle import claim, due_wakeups, heartbeat, reap, record_checkpoint, record_step, succeed
 from jobs.quotas import Limits, quota
-from jobs.service import cancel, count_by_state, events, get, list_jobs, live_metrics, metrics, samples, submit
+from jobs.service import (
+    attempts,
+    cancel,
+    count_by_state,
+    events,
+    get,
+    health,
+    list_jobs,
+    live_metrics,
+    metrics,
+    pause,
+    samples,
+    stop,
+    submit,
+    update,
+)
 from jobs.states import JobState
+from jobs.updating import JobPatch
 from ppo_engine.egress import NO_HOST_ALLOWED
 from tests.support.attempts import ANN, checkpoint, claimed, record_steps, step, submitted
 from tests.support.http_api import PEPPER
@@ -77,6 +93,11 @@ USES: dict[str, Callable[[Database, str, Any], Any]] = {
     "audit of a target": lambda db, job, _: audit.entries(db, target=job),
     "prune": lambda db, job, _: audit.prune(db, days=1),
     "cancel": lambda db, job, _: cancel(db, ANN, job),
+    "pause": lambda db, job, _: pause(db, ANN, job),
+    "stop": lambda db, _, lease: stop(db, ANN, lease.job_id),
+    "update": lambda db, job, _: update(db, ANN, job, JobPatch(labels={"team": "b"})),
+    "attempts": lambda db, _, lease: attempts(db, ANN, lease.job_id),
+    "health": lambda db, _, lease: health(db, ANN, lease.job_id),
     "claim": lambda db, job, _: claim(db, worker_id="w", queues=["default"], lease_seconds=60),
     "claim within a quota": lambda db, job, _: claim(
         db, worker_id="w", queues=["default"], lease_seconds=60, limits=Limits(1, 1)

@@ -26,13 +26,13 @@ from jobs.clock import db_time
 from jobs.db import Database
 from jobs.errors import IllegalTransition, LeaseLost
 from jobs.lifecycle import (
+    USER_PAUSE,
     Lease,
     cancelled,
     claim,
     discard_checkpoint,
     fail,
     heartbeat,
-    pause,
     reap,
     record_checkpoint,
     record_guard,
@@ -41,7 +41,9 @@ from jobs.lifecycle import (
     requeue,
     succeed,
 )
-from jobs.service import cancel, get, resume
+from jobs.lifecycle import pause as end_paused
+from jobs.lifecycle import stop as end_stopped
+from jobs.service import cancel, get, pause, resume, stop
 from jobs.states import JobState
 from jobs.tables import Job
 from tests.support.attempts import ANN, ERROR, checkpoint, guard, rolled_back, step, submitted
@@ -63,7 +65,9 @@ REPORTS: dict[str, Callable[[Database, Lease, int], object]] = {
 ENDS: dict[str, Callable[[Database, Lease, int], object]] = {
     "succeed": lambda db, lease, _: succeed(db, lease),
     "cancelled": lambda db, lease, _: cancelled(db, lease),
-    "pause": lambda db, lease, _: pause(db, lease, stop_reason="guard", message="a guard"),
+    "pause": lambda db, lease, _: end_paused(db, lease, stop_reason="guard", message="a guard"),
+    "pause as wished": lambda db, lease, _: end_paused(db, lease, stop_reason=USER_PAUSE, message="the owner"),
+    "stop": lambda db, lease, _: end_stopped(db, lease, message="the owner"),
     "fail": lambda db, lease, _: fail(db, lease, ERROR),
     "shut down": lambda db, lease, _: requeue(db, lease, error=None, charge=False),
     "try again": lambda db, lease, _: requeue(db, lease, error=ERROR, charge=True),
@@ -129,6 +133,17 @@ class Repository(RuleBasedStateMachine):
         if sure == 0:  # seldom: it cuts every history short
             with contextlib.suppress(IllegalTransition):
                 cancel(self.db, ANN, self.job_id)
+
+    @rule()
+    def pause(self) -> None:
+        with contextlib.suppress(IllegalTransition):
+            pause(self.db, ANN, self.job_id)
+
+    @rule(sure=st.integers(0, 3))
+    def stop(self, sure: int) -> None:
+        if sure == 0:
+            with contextlib.suppress(IllegalTransition):
+                stop(self.db, ANN, self.job_id)
 
     @rule()
     def resume(self) -> None:

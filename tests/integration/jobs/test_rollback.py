@@ -222,7 +222,7 @@ def test_a_paused_job_waits_and_goes_on_from_its_checkpoint(database: Database) 
     check_invariants(database)
     for _ in range(2):
         view = resume(database, ANN, job_id)
-    assert (view.state, view.stop_reason, view.allowed_actions) == (JobState.QUEUED, None, ["cancel"])
+    assert (view.state, view.stop_reason, view.allowed_actions) == (JobState.QUEUED, None, ["cancel", "pause"])
     again = claimed(database)
     assert (again.checkpoint, again.lease.attempt) == ("checkpoints/step-00000002-1", 2)
     assert resume(database, ANN, job_id).state is JobState.RUNNING

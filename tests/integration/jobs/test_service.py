@@ -52,7 +52,7 @@ def test_a_submitted_job_is_shown_whole(database: Database) -> None:
     view, created = submit(database, ANN, spec, roots=[])
     assert created
     assert view == get(database, ANN, view.id)
-    assert (view.state, view.done, view.allowed_actions) == (JobState.QUEUED, False, ["cancel"])
+    assert (view.state, view.done, view.allowed_actions) == (JobState.QUEUED, False, ["cancel", "pause"])
     assert (view.spec, view.labels, view.max_attempts) == (spec.document(), {"team": "demo"}, 3)
     assert (view.progress.step, view.progress.steps_total, view.progress.percent) == (0, 5, 0.0)
     assert (view.start_time, view.end_time, view.error, view.attempt) == (None, None, None, 0)

@@ -22,7 +22,18 @@ from jobs.errors import Problem
 from jobs.plan_views import Eta, PlanView, Work
 from jobs.spec import JobSpec, parse_spec, spec_hash
 from jobs.states import JobState
-from jobs.views import ColumnView, DatasetView, JobError, JobEventView, JobView, Progress, Queue
+from jobs.views import (
+    AttemptView,
+    ColumnView,
+    DatasetView,
+    FindingView,
+    HealthView,
+    JobError,
+    JobEventView,
+    JobView,
+    Progress,
+    Queue,
+)
 from ppo_engine import plans
 from ppo_engine.errands import (
     ComponentPreview,
@@ -155,6 +166,9 @@ def test_the_walk_notices_a_missing_field_on_either_side():
         (Work, pb.Work),
         (Eta, pb.Eta),
         *((getattr(plans, name), getattr(pb, name)) for name in PLANNED),
+        (AttemptView, pb.Attempt),
+        (FindingView, pb.HealthFinding),
+        (HealthView, pb.GetHealthResponse),
     ],
 )
 def test_what_comes_back_has_the_same_fields(view: type[BaseModel], message: Any):

@@ -1,0 +1,71 @@
+"""Verbs, changes, waiting, attempts and health over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.rpc import error_details_pb2 as details
+
+from api.rpc.v1 import job_service_pb2 as pb
+from api.rpc.v1.job_service_pb2_grpc import JobServiceStub
+from jobs import lifecycle
+from jobs.auth import LOCAL
+from jobs.db import Database
+from tests.support.attempts import claimed, record_steps, submitted
+from tests.support.grpc_api import refusal, stub_at
+from tests.support.http_api import Served
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def stub(served: Served) -> Iterator[JobServiceStub]:
+    with stub_at(served.grpc) as stub:
+        yield stub
+
+
+def test_a_job_is_changed_by_the_masked_fields_only(stub: JobServiceStub, database: Database):
+    job_id = submitted(database, LOCAL, labels={"team": "a", "old": "x"})
+
+    def update(*paths: str, etag: str = "", **values: object) -> pb.Job:
+        mask = FieldMask(paths=paths)
+        request = pb.UpdateJobRequest(job_id=job_id, update_mask=mask, etag=etag, **values)
+        return stub.UpdateJob(request, timeout=20).job
+
+    job = update("name", "labels.team", "labels.old", name="new", labels={"team": "b", "unmasked": "y"})
+    assert (job.name, dict(job.labels), dict(job.spec.labels)) == ("new", {"team": "b"}, {"team": "a", "old": "x"})
+    job = update("labels", name="unmasked", labels={"only": "z"}, etag=job.etag)
+    assert (job.name, dict(job.labels)) == ("new", {"only": "z"})
+    old = refusal(partial(update, "name", name="newer", etag="old"))
+    assert (old.code, old.reason) == (grpc.StatusCode.ABORTED, "etag_mismatch")
+    assert refusal(partial(update, "spec.seed")).violations == {"update_mask": "unknown_field"}
+    assert update() == update("name", name="new")
+    assert dict(update(labels={"without": "a mask"}).labels) == {"without": "a mask"}
+    assert refusal(partial(update, "name")).violations == {"name": "required"}
+
+
+def test_verbs_waiting_attempts_and_health(stub: JobServiceStub, database: Database):
+    job_id = submitted(database, LOCAL)
+    assert stub.PauseJob(pb.PauseJobRequest(job_id=job_id), timeout=20).job.state == pb.JOB_STATE_PAUSED
+    refused = refusal(lambda: stub.StopJob(pb.StopJobRequest(job_id=job_id), timeout=20))
+    assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "illegal_transition")
+    assert refused.details[details.ErrorInfo].metadata["allowed_actions"] == "cancel,resume"
+    stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=20)
+    held = claimed(database, job_id)
+    record_steps(database, held, 1, 2)
+    assert stub.StopJob(pb.StopJobRequest(job_id=job_id), timeout=20).job.HasField("stop_request_time")
+    soon = pb.WaitJobRequest(job_id=job_id, timeout=Duration(nanos=10_000_000))
+    assert not stub.WaitJob(soon, timeout=20).job.done
+    lifecycle.succeed(database, held.lease)
+    assert stub.WaitJob(pb.WaitJobRequest(job_id=job_id), timeout=20).job.done
+    too_long = pb.WaitJobRequest(job_id=job_id, timeout=Duration(seconds=61))
+    assert refusal(lambda: stub.WaitJob(too_long, timeout=20)).violations == {"timeout": "out_of_range"}
+    (attempt,) = stub.ListAttempts(pb.ListAttemptsRequest(job_id=job_id), timeout=20).attempts
+    assert (attempt.worker_id, attempt.from_step, attempt.to_step, attempt.outcome) == ("w1", 0, 2, "succeeded")
+    health = stub.GetHealth(pb.GetHealthRequest(job_id=job_id), timeout=20)
+    assert (health.step, health.status, list(health.findings)) == (2, "ok", [])
