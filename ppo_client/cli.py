@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from ppo_client import errors
-from ppo_client.commands import access, errands, jobs, plan, results, service, webhooks
+from ppo_client.commands import access, errands, jobs, plan, results, service, verbs, webhooks
 from ppo_client.commands.exits import HELP, Exit, exit_code
 from ppo_client.commands.options import err_console
 
@@ -30,8 +30,14 @@ app.command()(jobs.watch)
 app.command()(results.logs)
 app.command()(results.metrics)
 app.command()(results.samples)
-app.command()(jobs.cancel)
-app.command()(jobs.resume)
+app.command()(verbs.wait)
+app.command()(verbs.pause)
+app.command()(verbs.resume)
+app.command()(verbs.stop)
+app.command()(verbs.cancel)
+app.command()(verbs.label)
+app.command()(verbs.attempts)
+app.command()(verbs.health)
 app.command()(results.checkpoints)
 app.command()(results.download)
 app.command()(results.report)

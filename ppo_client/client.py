@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel
@@ -23,10 +22,12 @@ from ppo_client.errors import ClientError, DownloadError, ProtocolError, Service
 from ppo_client.plans import Plans
 from ppo_client.transport import RetryPolicy, Transport
 from ppo_client.updates import End, Update
+from ppo_client.verbs import JobVerbs, job_path
 from ppo_client.webhooks import Webhooks
 
 # The service sends a heartbeat every 15 s; three missed ones mean a dead connection.
 _STREAM_SILENCE_SECONDS = 45.0
+_LONGEST_POLL_SECONDS = 50.0
 
 
 class WaitTimeout(ClientError):
@@ -37,7 +38,7 @@ class NoCheckpoint(ClientError):
     """The job has no such checkpoint."""
 
 
-class PPOClient(Errands, Plans, Access):
+class PPOClient(Errands, Plans, Access, JobVerbs):
     """A connection to one service. Thread-safe; close it, or use it in a `with` block.
 
     All methods raise `ppo_client.errors.ApiError` (a refusal, with every reason) or `ServiceUnreachable` after
@@ -62,6 +63,8 @@ class PPOClient(Errands, Plans, Access):
         self._patience_seconds = patience_seconds
         self.webhooks = Webhooks(self._http)
         self.keys = Keys(self._http)
+        # The answer to a long poll must come well before the connection is given up.
+        self._poll_seconds = min(_LONGEST_POLL_SECONDS, timeout_seconds / 2)
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +88,7 @@ class PPOClient(Errands, Plans, Access):
 
     def get(self, job_id: str) -> JobView:
         """The job as it is now."""
-        return JobView.model_validate(self._http.json("GET", _path(job_id)))
+        return JobView.model_validate(self._http.json("GET", job_path(job_id)))
 
     def list(
         self,
@@ -104,36 +107,36 @@ class PPOClient(Errands, Plans, Access):
                 return
             params["page_token"] = page.next_page_token
 
-    def cancel(self, job_id: str) -> JobView:
-        """Ask for the end of a job. A running one ends after its step; a second call changes nothing."""
-        return JobView.model_validate(self._http.json("POST", _path(job_id, "cancel")))
-
-    def resume(self, job_id: str) -> JobView:
-        """Put a paused job back into the queue, to go on from its last checkpoint; a second call changes nothing."""
-        return JobView.model_validate(self._http.json("POST", _path(job_id, "resume")))
-
     def wait(self, job_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> JobView:
-        """The job once it has ended, in whatever state.
+        """The job once it has ended, in whatever state. The service tells at once: this polls only where it is away.
 
         Raises:
             WaitTimeout: it has not ended after `timeout_seconds`.
         """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        deadline = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
         patience = _Patience(self._patience_seconds)
         while True:
+            asked_at = time.monotonic()
+            left = max(0.0, deadline - asked_at)
+            seconds = min(left, self._poll_seconds)
             with patience:
-                if (job := self.get(job_id)).done:
+                answer = self._http.json("GET", job_path(job_id, "wait"), params={"timeout": round(seconds, 3)})
+                job = JobView.model_validate(answer)
+                if job.done:
                     return job
-            if deadline is not None and time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise WaitTimeout(f"{job_id} has not ended after {timeout_seconds:g} s")
-            time.sleep(poll_seconds)
+            if time.monotonic() - asked_at < seconds:  # it shuts down, or is away
+                time.sleep(min(poll_seconds, left))
 
     # --- what a job tells -----------------------------------------------------------------------------------------
 
     def events(self, job_id: str, *, after_seq: int = 0, limit: int = 1000) -> Sequence[JobEventView]:
         """What happened to the job after event `after_seq`, oldest first."""
         params = {"after_seq": after_seq, "limit": limit}
-        return Page[JobEventView].model_validate(self._http.json("GET", _path(job_id, "events"), params=params)).items
+        return (
+            Page[JobEventView].model_validate(self._http.json("GET", job_path(job_id, "events"), params=params)).items
+        )
 
     def watch(self, job_id: str, *, after: str = "0", poll_seconds: float = 1.0) -> Iterator[Update]:
         """The job now, then everything that happens, each once, then `End`.
@@ -162,7 +165,7 @@ class PPOClient(Errands, Plans, Access):
     ) -> MetricsView:
         """Metrics by step; all keys unless `keys` names some. More than `max_points` steps are downsampled."""
         params = {"keys": list(keys) or None, "from_step": from_step, "max_points": max_points}
-        answer = self._http.json("GET", _path(job_id, "metrics"), params=_given(params))
+        answer = self._http.json("GET", job_path(job_id, "metrics"), params=_given(params))
         return MetricsView.model_validate(answer)
 
     def samples(
@@ -173,18 +176,18 @@ class PPOClient(Errands, Plans, Access):
         `evaluation`: only answers to the evaluation set, or only others.
         """
         params = _given({"step": step, "evaluation": evaluation, "limit": limit})
-        return Page[SampleView].model_validate(self._http.json("GET", _path(job_id, "samples"), params=params)).items
+        return Page[SampleView].model_validate(self._http.json("GET", job_path(job_id, "samples"), params=params)).items
 
     def logs(self, job_id: str, *, tail: int = 200, attempt: int | None = None) -> LogsView:
         """The end of an attempt's log, by default of the latest attempt."""
         params = _given({"tail": tail, "attempt": attempt})
-        return LogsView.model_validate(self._http.json("GET", _path(job_id, "logs"), params=params))
+        return LogsView.model_validate(self._http.json("GET", job_path(job_id, "logs"), params=params))
 
     # --- results --------------------------------------------------------------------------------------------------
 
     def checkpoints(self, job_id: str) -> Sequence[CheckpointView]:
         """Checkpoints that can be downloaded, oldest first."""
-        answer = self._http.json("GET", _path(job_id, "checkpoints"))
+        answer = self._http.json("GET", job_path(job_id, "checkpoints"))
         return sorted(Page[CheckpointView].model_validate(answer).items, key=lambda checkpoint: checkpoint.step)
 
     def choose_checkpoint(self, job_id: str, step: int | None = None) -> CheckpointView:
@@ -223,7 +226,7 @@ class PPOClient(Errands, Plans, Access):
             raise FileExistsError(errno.EEXIST, "exists already", str(target))
         chosen = checkpoint or self.choose_checkpoint(job_id)
         try:
-            with self._http.stream(_path(job_id, "checkpoints", str(chosen.step), "archive")) as response:
+            with self._http.stream(job_path(job_id, "checkpoints", str(chosen.step), "archive")) as response:
                 archive.unpack(response.iter_raw(), target, sha256=chosen.sha256)
         except httpx.TransportError as error:
             raise DownloadError(f"the connection broke while the archive came: {error}") from error
@@ -231,7 +234,7 @@ class PPOClient(Errands, Plans, Access):
 
     def _stream(self, job_id: str, cursor: str) -> Iterator[Update]:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": cursor}
-        path = _path(job_id, "events")
+        path = job_path(job_id, "events")
         with self._http.stream(path, headers=headers, read_timeout_seconds=_STREAM_SILENCE_SECONDS) as response:
             if not response.headers.get("content-type", "").startswith("text/event-stream"):
                 raise ProtocolError("the service did not open an event stream")
@@ -269,10 +272,6 @@ class _Patience:
     def reset(self) -> None:
         """The service has answered."""
         self._last_contact = time.monotonic()
-
-
-def _path(job_id: str, *parts: str) -> str:
-    return "/".join(["/v1/jobs", quote(job_id, safe=""), *parts])
 
 
 def _given(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,10 @@ class Conflict(ApiError):
     """409: the job's state does not allow it; `extra` has `state` and `allowed_actions`."""
 
 
+class PreconditionFailed(ApiError):
+    """412: the job is no longer as it was seen."""
+
+
 class RateLimited(ApiError):
     """429: too much at once; try after `retry_after_seconds`."""
 
@@ -75,6 +79,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
+    412: PreconditionFailed,
     413: InvalidRequest,
     415: InvalidRequest,
     422: InvalidRequest,

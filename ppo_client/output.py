@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs.views import CheckpointView, JobError, JobView, MetricsView, SampleView
+from jobs.views import AttemptView, CheckpointView, HealthView, JobError, JobView, MetricsView, SampleView
 from ppo_client.curves import CURVES, SHOWN, duration, number, run_time, sparkline
 from ppo_client.plots import points
 from ppo_client.progress import STATE_STYLES, state_text
@@ -81,6 +81,7 @@ def _job_rows(job: JobView) -> list[tuple[str, Text]]:
         ("run time", Text(run_time(job))),
         ("last checkpoint", _step_text(job.last_checkpoint_step)),
         ("best checkpoint", _step_text(job.best_checkpoint_step)),
+        ("health", Text(job.health or "-", style=_LEVEL_STYLES.get(job.health or "", ""))),
         ("labels", Text(", ".join(f"{name}={value}" for name, value in job.labels.items()) or "-")),
     ]
     latest = ((curve.name, job.latest_metrics.get(curve.key), curve.unit) for curve in SHOWN)
@@ -134,6 +135,38 @@ def checkpoints_table(checkpoints: Sequence[CheckpointView], best_step: int | No
         size = f"{checkpoint.size_bytes / 1e6:,.1f} MB"
         made.add_row(f"{checkpoint.step}", score + mark, size, str(checkpoint.attempt), created)
     return made
+
+
+def attempts_table(attempts: Sequence[AttemptView]) -> Table:
+    """One attempt per line."""
+    made = table("attempt", "worker", "started", "ran", "steps", "outcome", "error")
+    for attempt in attempts:
+        ran = (attempt.end_time or datetime.now(UTC)) - attempt.start_time
+        steps = f"{attempt.from_step} to {'?' if attempt.to_step is None else attempt.to_step}"
+        started = attempt.start_time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        error = "" if attempt.error is None else f"{attempt.error.code}: {one_line(attempt.error.message)}"
+        outcome = (attempt.outcome or "running") + (" (charged)" if attempt.charged else "")
+        made.add_row(
+            f"{attempt.attempt}", attempt.worker_id, started, duration(ran.total_seconds()), steps, outcome, Text(error)
+        )
+    return made
+
+
+_LEVEL_STYLES = {"ok": "green", "warning": "yellow", "critical": "bold red"}
+
+
+def health_text(health: HealthView) -> Text:
+    """The status, and each finding with what to do."""
+    if health.status is None:
+        return Text("no step yet")
+    text = Text(health.status, style=_LEVEL_STYLES.get(health.status, ""))
+    text.append(f" at step {health.step}", style="not bold default")
+    for found in health.findings:
+        text.append(f"\n\n{found.level}: {found.name}", style=_LEVEL_STYLES.get(found.level, ""))
+        usual = "" if found.usual is None else f", usually {number(found.usual)}"
+        text.append(f"\n{found.metric} is {number(found.value)}{usual} ({found.rule})", style="not bold default")
+        text.append(f"\n{found.advice}", style="not bold default")
+    return text
 
 
 def one_line(text: str) -> str:

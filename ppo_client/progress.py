@@ -69,7 +69,9 @@ def state_text(job: JobView) -> Text:
         text.append(f" · {job.phase}", style="dim")
     if job.cancel_request_time and not job.done:
         text.append(" · cancelling", style="magenta")
-    if "resume" in job.allowed_actions:
+    elif job.state is JobState.RUNNING and (job.stop_request_time or job.pause_request_time):
+        text.append(" · stopping" if job.stop_request_time else " · pausing", style="magenta")
+    if job.state is JobState.PAUSED and "resume" in job.allowed_actions:
         text.append(f" · go on with: ppo resume {job.id}", style="dim")
     if job.queue and job.state is JobState.QUEUED:
         text.append(f" · {job.queue.reason} (position {job.queue.position})", style="dim")

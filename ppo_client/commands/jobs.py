@@ -1,4 +1,4 @@
-"""submit, ls, show, watch, cancel, resume: a job from its start to its end."""
+"""submit, ls, show, watch: a job from its start to its end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def list_jobs(
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
-    labels = dict(_label(text) for text in label or [])
+    labels = dict(label_pair(text) for text in label or [])
     with PPOClient(url, key) as client:
         jobs = client.list(states=state or (), labels=labels, page_size=min(limit, 200))
         found = [job for job, _ in zip(jobs, range(limit), strict=False)]
@@ -74,34 +74,6 @@ def watch(job: JobId, url: Url = None, key: Key = None, as_json: Json = False) -
     """Follow a job to its end. Ctrl-C leaves it running."""
     with PPOClient(url, key) as client:
         watch_to_end(client, job, as_json=as_json)
-
-
-def cancel(job: JobId, url: Url = None, key: Key = None, as_json: Json = False) -> None:
-    """Cancel a job: a queued one at once, a running one after its step."""
-    with PPOClient(url, key) as client:
-        view = client.cancel(job)
-    if as_json:
-        output.print_json(view)
-    else:
-        console.print(f"{view.id} is cancelled" if view.done else f"{view.id} will end after its step")
-
-
-def resume(
-    job: JobId,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay and show the progress.")] = False,
-    url: Url = None,
-    key: Key = None,
-    as_json: Json = False,
-) -> None:
-    """Let a paused job go on from its last checkpoint."""
-    with PPOClient(url, key) as client:
-        view = client.resume(job)
-        if watch:
-            watch_to_end(client, job, as_json=as_json)
-        elif as_json:
-            output.print_json(view)
-        else:
-            console.print(f"{view.id} is {view.state}")
 
 
 def watch_to_end(client: PPOClient, job_id: str, *, as_json: bool) -> None:
@@ -135,10 +107,11 @@ def read_spec(source: str) -> dict[str, Any]:
     return spec
 
 
-def _label(text: str) -> tuple[str, str]:
+def label_pair(text: str) -> tuple[str, str]:
+    """The label that `NAME=VALUE` means; raises typer.BadParameter."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise typer.BadParameter(f"`{text}` is not NAME=VALUE", param_hint="--label")
+        raise typer.BadParameter(f"`{text}` is not NAME=VALUE", param_hint="label")
     return name, value
 
 

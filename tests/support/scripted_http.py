@@ -80,7 +80,7 @@ def serve(replies: Sequence[Reply]) -> Iterator[ScriptedServer]:
             self.end_headers()
             self.wfile.write(reply.body)
 
-        do_GET = do_POST = answer  # noqa: N815 (names that http.server looks for)
+        do_GET = do_POST = do_PATCH = answer  # noqa: N815 (names that http.server looks for)
 
         def log_message(self, format: str, *args: Any) -> None:
             """Quiet."""

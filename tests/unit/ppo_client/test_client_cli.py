@@ -176,6 +176,57 @@ def test_resume_says_what_the_job_is_now(ppo):
     assert (server.asked[0].method, server.asked[0].path) == ("POST", "/v1/jobs/job_01/resume")
 
 
+def test_verbs_say_what_will_happen(ppo):
+    running, paused = job_view(), job_view(state=JobState.PAUSED, phase=None)
+    for verb, job, said in (
+        ("pause", running, "job_01 will pause after its step"),
+        ("pause", paused, "job_01 is paused"),
+        ("stop", running, "job_01 will end well after its step"),
+        ("stop", ended(), "job_01 has succeeded"),
+    ):
+        with serve([job_reply(job)]) as server:
+            code, out, _ = ppo(verb, "job_01", "--url", server.url)
+        assert (code, out.strip(), server.asked[0].path) == (Exit.DONE, said, f"/v1/jobs/job_01/{verb}")
+
+
+def test_wait_ends_with_a_code_that_says_how(ppo):
+    for state, code in ((JobState.SUCCEEDED, Exit.DONE), (JobState.CANCELLED, Exit.JOB_FAILED)):
+        with serve([job_reply(job_view()), job_reply(ended(state))]) as server:
+            assert ppo("wait", "job_01", "--url", server.url)[0] == code
+    with serve([job_reply(job_view())] * 9) as server:
+        assert ppo("wait", "job_01", "--timeout", "0", "--url", server.url)[0] == Exit.OBSTACLE
+
+
+def test_label_sends_a_merge_patch(ppo):
+    with serve([job_reply(job_view(name="new", labels={"a": "1"}))]) as server:
+        words = ("a=1", "b=x=y", "--remove", "team", "--name", "new")
+        code, out, _ = ppo("label", "job_01", *words, "--url", server.url)
+    assert (code, out.strip()) == (Exit.DONE, "job_01 (new) has a=1")
+    (asked,) = server.asked
+    assert (asked.method, asked.headers["Content-Type"]) == ("PATCH", "application/merge-patch+json")
+    assert json.loads(asked.body) == {"name": "new", "labels": {"a": "1", "b": "x=y", "team": None}}
+    assert ppo("label", "job_01", "nonsense", "--url", server.url)[0] == Exit.INVALID
+
+
+def test_attempts_and_health_are_tables_for_people(ppo):
+    error = {"code": "engine_hung", "category": "infra", "message": "silence", "attempt": 1}
+    attempt = {
+        "attempt": 1, "worker_id": "gpu-1", "start_time": START.isoformat(), "ready_time": None, "error": error,
+        "end_time": START.isoformat(), "from_step": 0, "to_step": 4, "outcome": "requeued", "charged": True,
+    }  # fmt: skip
+    with serve([json_reply({"items": [attempt], "next_page_token": None})]) as server:
+        out = ppo("attempts", "job_01", "--url", server.url)[1]
+    for part in ("gpu-1", "0 to 4", "requeued (charged)", "engine_hung: silence"):
+        assert part in out
+    finding = {"name": "kl_runaway", "level": "critical", "metric": "objective/kl", "value": 40.0, "usual": None}
+    finding |= {"rule": "objective/kl above 25", "advice": "Lower it.", "source": "here"}
+    health = {"job_id": "job_01", "step": 9, "status": "critical", "findings": [finding]}
+    with serve([json_reply(health)]) as server:
+        out = ppo("health", "job_01", "--url", server.url)[1]
+    assert "critical at step 9" in out
+    assert "objective/kl is 40 (objective/kl above 25)\nLower it." in out
+
+
 def test_a_paused_job_says_why_and_how_to_go_on(ppo):
     actions = ["cancel", "resume"]
     paused = job_view(state=JobState.PAUSED, phase=None, stop_reason="guard", allowed_actions=actions)

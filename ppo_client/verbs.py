@@ -1,0 +1,72 @@
+"""What the client may ask of a job that exists, and how the job has been going."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from jobs.views import AttemptView, HealthView, JobView, Page
+from ppo_client.transport import Transport
+
+
+class JobVerbs:
+    """A part of PPOClient. Every verb may be repeated: what is so already stays so."""
+
+    _http: Transport
+
+    def cancel(self, job_id: str) -> JobView:
+        """Ask for the end of a job. A running one ends after its step."""
+        return self._verb(job_id, "cancel")
+
+    def pause(self, job_id: str) -> JobView:
+        """Hold a job: a queued one at once, a running one after its step, with a checkpoint."""
+        return self._verb(job_id, "pause")
+
+    def resume(self, job_id: str) -> JobView:
+        """Put a paused job back into the queue, to go on from its last checkpoint; or take back a wish to pause it."""
+        return self._verb(job_id, "resume")
+
+    def stop(self, job_id: str) -> JobView:
+        """End a running job well after its step, with a checkpoint: `succeeded`, `stop_reason` `user_stop`."""
+        return self._verb(job_id, "stop")
+
+    def update(
+        self,
+        job_id: str,
+        *,
+        name: str | None = None,
+        labels: Mapping[str, str | None] | None = None,
+        etag: str | None = None,
+    ) -> JobView:
+        """Change a job's name, and its labels one by one: None takes one away.
+
+        With `etag` only if the job is still as it was seen; else raises PreconditionFailed.
+        """
+        given = {"name": name, "labels": None if labels is None else dict(labels)}
+        body = {field: value for field, value in given.items() if value is not None}
+        headers = {"Content-Type": "application/merge-patch+json", **({"If-Match": f'"{etag}"'} if etag else {})}
+        return JobView.model_validate(self._http.json("PATCH", job_path(job_id), body=body, headers=headers))
+
+    def attempts(self, job_id: str, *, page_size: int = 50) -> Iterator[AttemptView]:
+        """Who held the job and why each attempt ended, newest first; pages are fetched as they are needed."""
+        params: dict[str, Any] = {"page_size": page_size}
+        while True:
+            answer = self._http.json("GET", job_path(job_id, "attempts"), params=params)
+            page = Page[AttemptView].model_validate(answer)
+            yield from page.items
+            if page.next_page_token is None:
+                return
+            params["page_token"] = page.next_page_token
+
+    def health(self, job_id: str) -> HealthView:
+        """What the service finds in the run's newest numbers, with advice."""
+        return HealthView.model_validate(self._http.json("GET", job_path(job_id, "health")))
+
+    def _verb(self, job_id: str, verb: str) -> JobView:
+        return JobView.model_validate(self._http.json("POST", job_path(job_id, verb)))
+
+
+def job_path(job_id: str, *parts: str) -> str:
+    """Path of a job, or of a part of it."""
+    return "/".join(["/v1/jobs", quote(job_id, safe=""), *parts])
