@@ -61,8 +61,8 @@ PREVIEW = {
 GENERATION = {"prompts": ["She was"], "compare_to": ["base"], "max_new_tokens": 8, "score": True}
 _JOB = {"job_id": "$JOB"}
 _MOVING = (
-    *("etag", "state", "phase", "done", "allowed_actions", "attempt", "progress", "latest_metrics", "stop_reason"),
-    *("last_checkpoint_step", "best_checkpoint_step", "start_time", "end_time", "update_time", "queue"),
+    *("etag", "state", "phase", "done", "allowed_actions", "attempt", "progress", "latest_metrics", "health"),
+    *("stop_reason", "last_checkpoint_step", "best_checkpoint_step", "start_time", "end_time", "update_time", "queue"),
 )
 """Fields of a job that change while it runs."""
 _WEBHOOK = {"webhook_id": "$WEBHOOK"}
@@ -106,6 +106,16 @@ TWINS: dict[str, Twin] = {
     ),
     "get_job": Twin("GET /v1/jobs/$JOB", "JobService.GetJob", _JOB),
     "cancel": Twin("POST /v1/jobs/$WAITING/cancel", "JobService.CancelJob", _WAITING),
+    "pause": Twin("POST /v1/jobs/$WAITING/pause", "JobService.PauseJob", _WAITING),
+    "stop": Twin("POST /v1/jobs/$JOB/stop", "JobService.StopJob", _JOB),
+    "wait_for_end": Twin("GET /v1/jobs/$JOB/wait?timeout=10", "JobService.WaitJob", {**_JOB, "timeout_seconds": 10}),
+    "update_job": Twin(
+        "PATCH /v1/jobs/$WAITING",
+        "JobService.UpdateJob",
+        {**_WAITING, "name": "a better name", "labels": {"team": "demo"}},
+        {"name": "a better name", "labels": {"team": "demo"}},
+        differs=("etag", "queue"),
+    ),
     "resume": Twin(
         "POST /v1/jobs/$WAITING/resume", "JobService.ResumeJob", _WAITING, differs=("etag", "update_time", "queue")
     ),
@@ -114,6 +124,8 @@ TWINS: dict[str, Twin] = {
         "JobService.ListJobs",
         {"states": ["JOB_STATE_SUCCEEDED"], "labels": {"team": "demo"}, "page_size": 10},
     ),
+    "attempts": Twin("GET /v1/jobs/$JOB/attempts?page_size=10", "JobService.ListAttempts", {**_JOB, "page_size": 10}),
+    "health": Twin("GET /v1/jobs/$JOB/health", "JobService.GetHealth", _JOB),
     # --- what a job tells ---
     "events": Twin(
         "GET /v1/jobs/$JOB/events?after_seq=1&limit=100",
@@ -250,6 +262,8 @@ OTHER_SHAPES = {
 RENAMED: dict[str, dict[str, str]] = {
     "submit": {"idempotency-key": "request_id"},
     "list_jobs": {"state": "states", "label": "labels"},
+    "wait_for_end": {"timeout": "timeout_seconds"},
+    "update_job": {"if-match": "etag"},
     "events": {"last-event-id": ""},
     "metrics": {"format": ""},
     "plan_job": {"timeout": "timeout_seconds"},

@@ -48,12 +48,11 @@ class VerbRpcs(JobServiceServicer):
 
     async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:
         """Wait for a job's end."""
-        seconds = DEFAULT_SECONDS
-        if request.HasField("timeout"):
-            seconds = request.timeout.seconds + request.timeout.nanos / 1e9
+        seconds = request.timeout_seconds if request.HasField("timeout_seconds") else DEFAULT_SECONDS
         if not 0 <= seconds <= MAX_SECONDS:
-            problem = Problem(pointer="/timeout", code="out_of_range", detail=f"must be from 0 to {MAX_SECONDS:g} s")
-            raise InvalidArgument(f"timeout must be from 0 to {MAX_SECONDS:g} s", problems=[problem])
+            detail = f"must be from 0 to {MAX_SECONDS:g}"
+            problem = Problem(pointer="/timeout_seconds", code="out_of_range", detail=detail)
+            raise InvalidArgument(f"timeout_seconds {detail}", problems=[problem])
         source = Source(self._context.db, CALLER.get(), job_id(request.job_id), self._context.stopping)
         return pb.WaitJobResponse(job=convert.job(await wait(source, seconds, self._context.pace)))
 

@@ -7,7 +7,6 @@ from functools import partial
 
 import grpc
 import pytest
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc import error_details_pb2 as details
 
@@ -59,12 +58,12 @@ def test_verbs_waiting_attempts_and_health(stub: JobServiceStub, database: Datab
     held = claimed(database, job_id)
     record_steps(database, held, 1, 2)
     assert stub.StopJob(pb.StopJobRequest(job_id=job_id), timeout=20).job.HasField("stop_request_time")
-    soon = pb.WaitJobRequest(job_id=job_id, timeout=Duration(nanos=10_000_000))
+    soon = pb.WaitJobRequest(job_id=job_id, timeout_seconds=0.01)
     assert not stub.WaitJob(soon, timeout=20).job.done
     lifecycle.succeed(database, held.lease)
     assert stub.WaitJob(pb.WaitJobRequest(job_id=job_id), timeout=20).job.done
-    too_long = pb.WaitJobRequest(job_id=job_id, timeout=Duration(seconds=61))
-    assert refusal(lambda: stub.WaitJob(too_long, timeout=20)).violations == {"timeout": "out_of_range"}
+    too_long = pb.WaitJobRequest(job_id=job_id, timeout_seconds=61)
+    assert refusal(lambda: stub.WaitJob(too_long, timeout=20)).violations == {"timeout_seconds": "out_of_range"}
     (attempt,) = stub.ListAttempts(pb.ListAttemptsRequest(job_id=job_id), timeout=20).attempts
     assert (attempt.worker_id, attempt.from_step, attempt.to_step, attempt.outcome) == ("w1", 0, 2, "succeeded")
     health = stub.GetHealth(pb.GetHealthRequest(job_id=job_id), timeout=20)
