@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -10,6 +11,18 @@ import regex
 
 SEARCH_SECONDS = 1.0
 """Longest search in one text: a pattern that backtracks for ever must not hang the run."""
+
+
+MAX_PARTS = 10_000
+"""Largest pattern when its counts are written out. `regex` does write them out: the 13 characters `a{1000000000}` of a
+spec would fill the memory of the process that only reads it."""
+
+_COUNT = re.compile(r"(?P<of_group>[)\s])?\{(?P<least>\d+)(?:,\d*)?\}")
+_VERBOSE = re.compile(r"\(\?[A-Za-z0-9-]*x")
+_FOLDING = re.compile(r"\(\?[A-Za-z0-9-]*f")
+_FOLDED_TEXTS = 100
+"""So many texts one character class can stand for where `ss` is as good as `ß` (flag `f`)."""
+_SPACED_COUNT = re.compile(r"\{[^}]*[\s#]")
 
 
 class PatternTimeout(Exception):
@@ -22,6 +35,8 @@ def compile_pattern(pattern: str) -> Any:
     Raises:
         ValueError: it is not a pattern.
     """
+    if parts_of(pattern) > MAX_PARTS:
+        raise ValueError(f"bad pattern: its counts make it longer than {MAX_PARTS} parts")
     try:
         return _compiled(pattern)
     except regex.error as error:
@@ -36,7 +51,28 @@ def checked_pattern(pattern: str) -> str:
     return pattern
 
 
-@lru_cache(maxsize=256)
+def parts_of(pattern: str) -> int:
+    """How many parts a pattern has when compiled, at most; found without compiling it.
+
+    Counts behind groups are multiplied as if all groups were nested, and space before a count may hide a group.
+
+    Raises:
+        ValueError: a verbose pattern with counts that cannot be read so.
+    """
+    if _VERBOSE.search(pattern) and _SPACED_COUNT.search(pattern):
+        raise ValueError("bad pattern: in a verbose pattern braces must not hold space or a comment")
+    parts, copies = len(pattern), 1
+    texts = _FOLDED_TEXTS if _FOLDING.search(pattern) else 1
+    for count in _COUNT.finditer(pattern):
+        least = max(1, int(count["least"]))
+        if count["of_group"] is None:
+            parts += least * texts
+        else:
+            copies *= least
+    return parts * copies
+
+
+@lru_cache(maxsize=64)
 def _compiled(pattern: str) -> Any:
     return regex.compile(pattern)
 

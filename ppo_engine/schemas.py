@@ -13,12 +13,19 @@ from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from ppo_engine.patterns import compile_pattern
+from ppo_engine.patterns import MAX_PARTS, compile_pattern, parts_of
 
 MAX_TESTS = 10_000
 """Most subschemas that one value may have to be tested against, references unfolded."""
+MAX_VALUES = 20_000
+"""Most values in a schema, containers included."""
+MAX_REFERENCES = 1000
+"""Each is looked up when the schema is read."""
+MAX_MIXED = 100
+"""Longest list that is compared member by member, because its members cannot be sorted."""
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _LISTS = ("allOf", "anyOf", "oneOf")
+_SCHEMA_LISTS = (*_LISTS, "items", "prefixItems")
 _SINGLES = ("not", "if", "then", "else")
 _TABLES = ("dependentSchemas", "dependencies")
 
@@ -30,6 +37,7 @@ def checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
         ValueError: not a JSON Schema, or one that refers to something outside itself or to itself without end.
     """
     try:
+        _check_size(schema)
         dialect(schema).check_schema(schema)
         _check_parts(schema)
     except SchemaError as error:
@@ -37,6 +45,30 @@ def checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
     except RecursionError:
         raise ValueError("the schema is nested too deeply") from None
     return schema
+
+
+def _check_size(schema: dict[str, Any]) -> None:
+    """Refuse what would take long to check: older drafts compare every two members of some lists."""
+    references = 0
+    for count, part in enumerate(_values(schema), start=1):
+        if isinstance(part, dict):
+            references += sum(keyword in part for keyword in _REFERENCES)
+            mixed = [key for key, value in part.items() if key not in _SCHEMA_LISTS and _is_mixed(value)]
+            if mixed:
+                raise ValueError(
+                    f"`{mixed[0][:64]}` has more than {MAX_MIXED} members that are not all texts or numbers"
+                )
+        if count > MAX_VALUES:
+            raise ValueError(f"the schema has more than {MAX_VALUES} values")
+    if references > MAX_REFERENCES:
+        raise ValueError(f"the schema has more than {MAX_REFERENCES} references")
+
+
+def _is_mixed(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) <= MAX_MIXED:
+        return False
+    kinds = {type(item) for item in value}
+    return not (kinds == {str} or kinds <= {int, float})
 
 
 def dialect(schema: dict[str, Any]) -> Any:
@@ -50,12 +82,16 @@ def _check_parts(schema: dict[str, Any]) -> None:
     resolver = Registry().with_resource("", resource).resolver()
     seen: set[str] = set()
     targets: dict[int, list[Any]] = {}
+    sizes = 0
     for part in _objects(schema):
         seen |= part.keys()
         if part is not schema and isinstance(part.get("$id"), str):
             raise ValueError("`$id` is allowed at the top of the schema only")
         for pattern in [part.get("pattern"), *_keys(part.get("patternProperties"))]:
             if isinstance(pattern, str):
+                sizes += parts_of(pattern)
+                if sizes > 5 * MAX_PARTS:
+                    raise ValueError(f"its patterns have more than {5 * MAX_PARTS} parts together")
                 compile_pattern(pattern)
         references = [part[keyword] for keyword in _REFERENCES if isinstance(part.get(keyword), str)]
         targets[id(part)] = [_target(resolver, reference) for reference in references]
@@ -102,11 +138,16 @@ def _for_the_same_value(part: dict[str, Any]) -> Iterator[Any]:
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
     """Every JSON object in a value, itself included."""
+    return (item for item in _values(value) if isinstance(item, dict))
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """Every value in a JSON value, itself included."""
     left = [value]
     while left:
         item = left.pop()
+        yield item
         if isinstance(item, dict):
-            yield item
             left.extend(item.values())
         elif isinstance(item, list):
             left.extend(item)

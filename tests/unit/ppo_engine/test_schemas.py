@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from ppo_engine.schemas import MAX_TESTS, checked_schema
+from ppo_engine.schemas import MAX_MIXED, MAX_REFERENCES, MAX_TESTS, MAX_VALUES, checked_schema
 
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+"""It wants the members of some lists to differ: every two are compared."""
 LADDER: dict[str, Any] = {str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)} | {"40": {}}
 """Forty levels, each twice the next: 2**40 tests of one value."""
 
@@ -28,6 +30,12 @@ LADDER: dict[str, Any] = {str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} 
         ({"dependentSchemas": {"a": {"$ref": "#"}}}, "to itself without end"),
         ({"properties": {"a": {"$id": "http://x/y", "$ref": "#/b"}}}, r"`\$id` is allowed at the top"),
         ({"unevaluatedProperties": False, "patternProperties": {"a": {}}}, "not supported"),
+        ({"$schema": DRAFT_4, "enum": [{"a": i} for i in range(30_000)]}, f"more than {MAX_MIXED} members"),
+        ({"$schema": DRAFT_4, "required": [[], {}] * 15_000}, f"more than {MAX_MIXED} members"),
+        ({"properties": {str(i): {"$ref": "#/$defs/a"} for i in range(9000)}}, f"more than {MAX_REFERENCES} ref"),
+        ({"enum": [str(i) for i in range(30_000)]}, f"more than {MAX_VALUES} values"),
+        ({"pattern": "a{1000000000}"}, "its patterns have more than"),
+        ({"properties": {str(i): {"pattern": "a{9000}"} for i in range(100)}}, "its patterns have more than"),
         ({"$defs": LADDER}, f"more than {MAX_TESTS} subschemas"),
     ],
 )
@@ -45,6 +53,18 @@ def test_a_schema_nested_more_deeply_than_the_stack_is_refused() -> None:
         schema = {"not": schema}
     with pytest.raises(ValueError, match="nested too deeply"):
         checked_schema(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$schema": DRAFT_4, "enum": [str(i) for i in range(15_000)]},
+        {"oneOf": [{"const": i, "title": str(i)} for i in range(300)]},
+        {"properties": {str(i): {"pattern": r"^\d{4}-\d{2}$"} for i in range(300)}},
+    ],
+)
+def test_long_schemas_that_people_write_still_work(schema: dict[str, Any]) -> None:
+    assert checked_schema(schema) is schema
 
 
 @pytest.mark.parametrize(
