@@ -10,6 +10,7 @@ from jobs.plain import Loc, pointer
 from jobs.problems import shown
 from jobs.spec import JobSpec, invalid_spec
 from ppo_engine.config import ModelSource, RewardComponent
+from ppo_engine.folders import check_folder
 from ppo_engine.sources import SourceError, resolve
 
 
@@ -71,10 +72,11 @@ _SETTINGS = {"model": "config.json", "adapter": "adapter_config.json"}
 def _fault(path: str, roots: Sequence[Path], kind: str) -> str:
     try:
         found = resolve(path, roots)
+        if kind == "file" or (kind == "model" and found.suffix == ".gguf"):
+            return "" if found.is_file() else f"`{shown(path)}` is not a file"
+        if not (found / _SETTINGS[kind]).is_file():
+            return f"`{shown(path)}` is not a folder of a {kind}: it has no {_SETTINGS[kind]}"
+        check_folder(found, roots)
     except (SourceError, OSError) as error:
         return str(error) if isinstance(error, SourceError) else f"`{shown(path)}` cannot be read"
-    if kind == "file" or (kind == "model" and found.suffix == ".gguf"):
-        return "" if found.is_file() else f"`{shown(path)}` is not a file"
-    if not (found / _SETTINGS[kind]).is_file():
-        return f"`{shown(path)}` is not a folder of a {kind}: it has no {_SETTINGS[kind]}"
     return ""

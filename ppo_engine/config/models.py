@@ -26,7 +26,12 @@ class ModelSource(OneOf):
         max_length=256,
         description="Hugging Face hub id, for example `HuggingFaceTB/SmolLM2-135M-Instruct`.",
     )
-    revision: str | None = Field(None, max_length=256, description="Hub revision: branch, tag or commit.")
+    revision: str | None = Field(
+        None,
+        pattern=r"^[\w-][\w.-]*(/[\w-][\w.-]*)*$",
+        max_length=256,
+        description="Hub revision: branch, tag or commit.",
+    )
 
 
 class ValueHeadInit(StrEnum):

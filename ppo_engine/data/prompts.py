@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from jinja2 import TemplateError
+from typing import Any, BinaryIO
 
 from ppo_engine.config import ChatConfig, PromptFile, PromptsConfig
 from ppo_engine.config.data import MAX_FILE_BYTES, MAX_PROMPT_CHARACTERS
 from ppo_engine.data.cursor import Cursor
 from ppo_engine.errors import InvalidConfig, PromptsUnusable
-from ppo_engine.sources import SourceError, resolve
+from ppo_engine.sources import SourceError, open_file, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +64,24 @@ def _locate(file: PromptFile, roots: Sequence[Path]) -> Path:
         raise PromptsUnusable(str(error)) from error
     if path.suffix not in {".jsonl", ".txt"}:
         raise PromptsUnusable(f"`{file.path}` is neither .jsonl nor .txt")
-    if not path.is_file():
-        raise PromptsUnusable(f"`{file.path}` is not a file")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise PromptsUnusable(f"`{file.path}` is larger than {MAX_FILE_BYTES} bytes")
     return path
+
+
+def _opened(path: Path, file: PromptFile) -> BinaryIO:
+    """The file, open; what is checked is what was opened."""
+    try:
+        opened = open_file(path)
+    except SourceError as error:
+        raise PromptsUnusable(f"`{file.path}` is not a file") from error
+    if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
+        opened.close()
+        raise PromptsUnusable(f"`{file.path}` is larger than {MAX_FILE_BYTES} bytes")
+    return opened
 
 
 def _lines(path: Path, file: PromptFile, *, chat: bool) -> Iterator[Line]:
     """The prompt of every line that is not blank."""
-    with path.open("rb") as lines:
+    with _opened(path, file) as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -222,7 +229,7 @@ def _through_template(lines: Sequence[Line], tokenizer: Any, chat: ChatConfig) -
         ids: list[list[int]] = tokenizer.apply_chat_template(
             conversations, add_generation_prompt=True, tokenize=True, return_dict=False
         )
-    except (TemplateError, ValueError) as error:
+    except Exception as error:  # templates are programs
         raise PromptsUnusable(f"the policy's chat template refuses a prompt: {error}") from error
     return ids
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from ppo_engine.config import ModelSource
 from ppo_engine.errors import ModelUnavailable
+from ppo_engine.folders import check_folder
 from ppo_engine.models.policy import LanguageModel
 from ppo_engine.sources import SourceError, resolve
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "model.safetensors", "model-*.safetensors", "value_head.safetensors"]
+"""What is fetched of a model on the hub: no code, and no pickles."""
 
 
 def load_language_model(source: ModelSource, roots: Sequence[Path]) -> LanguageModel:
@@ -62,12 +66,7 @@ def locate_adapter(source: ModelSource, roots: Sequence[Path]) -> Path:
     Raises:
         ModelUnavailable: not found, not an adapter, or its weights are not safetensors.
     """
-    if source.hub is not None:
-        files = [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
-        hub = source.hub
-        folder = Path(load_checked(lambda: snapshot_download(hub, revision=source.revision, allow_patterns=files), hub))
-    else:
-        folder = _resolve(source, roots)
+    folder = _folder(source, roots, [ADAPTER_CONFIG, ADAPTER_WEIGHTS])
     for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
         if not (folder / name).is_file():
             raise ModelUnavailable(f"the adapter `{source.path or source.hub}` has no {name}")
@@ -75,24 +74,38 @@ def locate_adapter(source: ModelSource, roots: Sequence[Path]) -> Path:
 
 
 def locate(source: ModelSource, roots: Sequence[Path]) -> tuple[str, dict[str, Any]]:
-    """Name and options for `from_pretrained`.
+    """Name and options for `from_pretrained`: a local folder, checked. From the hub, the folder is fetched first.
+
+    A name of the hub is never given to `from_pretrained`, which would rather take a folder of that name where the
+    process happens to run, and lets an index or an adapter's config lead it to other folders.
 
     Raises:
         ModelUnavailable: not found, or not a model's folder.
     """
-    if source.hub is not None:
-        return source.hub, {"revision": source.revision} if source.revision else {}
-    folder = _resolve(source, roots)
+    folder = _folder(source, roots, _FILES)
     if not (folder / "config.json").is_file():
-        raise ModelUnavailable(f"{source.path} has no config.json")
+        raise ModelUnavailable(f"{source.path or source.hub} has no config.json")
     return str(folder), {"local_files_only": True}
 
 
-def _resolve(source: ModelSource, roots: Sequence[Path]) -> Path:
+def _folder(source: ModelSource, roots: Sequence[Path], files: list[str]) -> Path:
     try:
-        return resolve(source.path or "", roots)
+        if source.hub is None:
+            folder = resolve(source.path or "", roots)
+        else:
+            folder, roots = _fetched(source.hub, source.revision, files)
+        if folder.is_dir():
+            check_folder(folder, roots)
     except SourceError as error:
         raise ModelUnavailable(str(error)) from error
+    return folder
+
+
+def _fetched(hub: str, revision: str | None, files: list[str]) -> tuple[Path, list[Path]]:
+    """The folder of a hub model's files, and that of its cache: one has links to the other."""
+    fetch = partial(snapshot_download, hub, revision=revision, allow_patterns=files, ignore_patterns=["*/*"])
+    folder = Path(load_checked(fetch, hub))
+    return folder, [folder.parents[1]]
 
 
 def load_checked(load: Callable[[], Any], where: str) -> Any:

@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from ppo_engine.config import ModelReward, ModelSource
 from ppo_engine.errors import InvalidConfig, ModelUnavailable, RewardFailed
+from ppo_engine.models.loading import locate
 from ppo_engine.rewards.exchange import Exchange, RewardFn
-from ppo_engine.sources import SourceError, resolve
 
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError)
 
@@ -131,14 +131,12 @@ def _check_template(tokenizer: Any, label: str) -> None:
 
 
 def _locate(source: ModelSource, roots: Sequence[Path]) -> tuple[str, dict[str, Any]]:
-    """Name and options for from_pretrained."""
-    if source.path is None:
-        return str(source.hub), {"revision": source.revision or "main", "trust_remote_code": False}
+    """Folder and options for from_pretrained."""
     try:
-        folder = resolve(source.path, roots)
-    except SourceError as error:
+        folder, options = locate(source, roots)
+    except ModelUnavailable as error:
         raise ModelUnavailable(f"reward model: {error}") from error
-    return str(folder), {"local_files_only": True, "trust_remote_code": False}
+    return folder, {**options, "trust_remote_code": False}
 
 
 def _label(source: ModelSource) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("api", "worker", "jobs", "ppo_engine", "ppo_client")
-FACE = frozenset({"config", "events", "stats", "errors", "rundir", "sources", "errands", "plans"})
+FACE = frozenset({"config", "events", "stats", "errors", "rundir", "sources", "folders", "errands", "plans"})
 """Modules of ppo_engine that other rooms may import; torch-free."""
 
 _GENERATED = "api/rpc/v1/"
