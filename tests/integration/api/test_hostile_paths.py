@@ -157,7 +157,7 @@ def test_no_id_in_a_url_is_a_path(walled: App) -> None:
     document = walled.get("/openapi.json").json()
     tried = 0
     for path, methods in document["paths"].items():
-        for method in methods if "{" in path else ():
+        for method in methods if "{" in path and "{owner}" not in path else ():  # an owner is any text
             for bad in IDS:
                 url = re.sub(r"\{step\}", "1", path)
                 answer = walled.request(method.upper(), re.sub(r"\{\w+\}", bad, url))
