@@ -150,4 +150,4 @@ def test_capabilities_name_rules_metrics_and_limits(refusing: App):
     for preset in found["presets"]:
         assert preset["source"]
         assert preset["spec"]["ppo"]["gae_lambda"] == 0.95
-    assert found["limits"] == {"body_bytes": 1 << 20, "page_size": 200}
+    assert found["limits"] == {"body_bytes": 1 << 20, "dataset_bytes": 256 << 20, "page_size": 200}
