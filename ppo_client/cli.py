@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from ppo_client import errors
-from ppo_client.commands import access, errands, jobs, plan, results, service, verbs, webhooks
+from ppo_client.commands import access, datasets, errands, jobs, plan, results, service, verbs, webhooks
 from ppo_client.commands.exits import HELP, Exit, exit_code
 from ppo_client.commands.options import err_console
 
@@ -48,6 +48,7 @@ app.command()(access.me)
 app.add_typer(access.keys, name="keys")
 app.add_typer(access.quotas, name="quotas")
 app.command()(access.audit)
+app.add_typer(datasets.app, name="datasets")
 
 
 def main() -> None:

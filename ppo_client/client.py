@@ -17,6 +17,7 @@ from jobs.states import JobState
 from jobs.views import CheckpointView, JobEventView, JobView, LogsView, MetricsView, Page, SampleView
 from ppo_client import archive, settings, sse, updates
 from ppo_client.access import Access, Keys
+from ppo_client.datasets import Datasets
 from ppo_client.errands import Errands
 from ppo_client.errors import ClientError, DownloadError, ProtocolError, ServiceUnavailable, ServiceUnreachable
 from ppo_client.plans import Plans
@@ -38,7 +39,7 @@ class NoCheckpoint(ClientError):
     """The job has no such checkpoint."""
 
 
-class PPOClient(Errands, Plans, Access, JobVerbs):
+class PPOClient(Errands, Plans, Access, JobVerbs, Datasets):
     """A connection to one service. Thread-safe; close it, or use it in a `with` block.
 
     All methods raise `ppo_client.errors.ApiError` (a refusal, with every reason) or `ServiceUnreachable` after

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -58,19 +58,24 @@ class Transport:
         *,
         params: Mapping[str, Any] | None = None,
         body: Any = None,
+        content: Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         read_timeout_seconds: float | None = None,
     ) -> Any:
-        """The decoded JSON of the answer.
+        """The decoded JSON of the answer; None where it has no body.
+
+        `content` goes out as it is instead of a `body`; it must be one that can be iterated again, for a retry.
 
         Raises:
             ApiError: the service refused.
             ServiceUnreachable: no answer after all attempts.
             ProtocolError: an answer that is not JSON.
         """
-        request = self._http.build_request(method, path, params=params, json=body, headers=headers)
+        request = self._http.build_request(method, path, params=params, json=body, content=content, headers=headers)
         _set_patience(request, read_timeout_seconds)
         response = self._send(request, stream=False)
+        if response.status_code == httpx.codes.NO_CONTENT:
+            return None
         try:
             return response.json()
         except ValueError as error:
