@@ -64,3 +64,13 @@ class RateLimited(JobsError):
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
         self.headers = dict(headers)
+
+
+class RangeNotSatisfiable(JobsError):
+    """The wanted part begins behind the end; `Content-Range` says how long the whole is."""
+
+    code = "range_not_satisfiable"
+
+    def __init__(self, message: str, *, size: int) -> None:
+        super().__init__(message)
+        self.size = size

@@ -62,6 +62,9 @@ TABLE: dict[type[JobsError], Status] = {
     door.UnsupportedMediaType: Status(
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE, StatusCode.INVALID_ARGUMENT, "Unsupported media type"
     ),
+    door.RangeNotSatisfiable: Status(
+        HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, StatusCode.OUT_OF_RANGE, "No such part"
+    ),
     door.HostNotAllowed: Status(HTTPStatus.FORBIDDEN, StatusCode.PERMISSION_DENIED, "Host not allowed"),
     door.RateLimited: Status(HTTPStatus.TOO_MANY_REQUESTS, StatusCode.RESOURCE_EXHAUSTED, "Too many requests", 1),
     door.RequestRefused: Status(HTTPStatus.BAD_REQUEST, StatusCode.INVALID_ARGUMENT, "Request refused"),

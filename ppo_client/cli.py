@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from ppo_client import errors
-from ppo_client.commands import access, datasets, errands, jobs, plan, results, service, verbs, webhooks
+from ppo_client.commands import access, datasets, downloads, errands, jobs, plan, results, service, verbs, webhooks
 from ppo_client.commands.exits import HELP, Exit, exit_code
 from ppo_client.commands.options import err_console
 
@@ -39,7 +39,7 @@ app.command()(verbs.label)
 app.command()(verbs.attempts)
 app.command()(verbs.health)
 app.command()(results.checkpoints)
-app.command()(results.download)
+app.command()(downloads.download)
 app.command()(results.report)
 app.command()(errands.preview)
 app.command()(errands.generate)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,11 +13,12 @@ from pydantic import BaseModel
 
 from jobs.states import JobState
 from jobs.views import CheckpointView, JobEventView, JobView, LogsView, MetricsView, Page, SampleView
-from ppo_client import archive, settings, sse, updates
+from ppo_client import settings, sse, updates
 from ppo_client.access import Access, Keys
 from ppo_client.datasets import Datasets
+from ppo_client.downloads import Downloads
 from ppo_client.errands import Errands
-from ppo_client.errors import ClientError, DownloadError, ProtocolError, ServiceUnavailable, ServiceUnreachable
+from ppo_client.errors import ClientError, ProtocolError, ServiceUnavailable, ServiceUnreachable
 from ppo_client.plans import Plans
 from ppo_client.transport import RetryPolicy, Transport
 from ppo_client.updates import End, Update
@@ -39,7 +38,7 @@ class NoCheckpoint(ClientError):
     """The job has no such checkpoint."""
 
 
-class PPOClient(Errands, Plans, Access, JobVerbs, Datasets):
+class PPOClient(Errands, Plans, Access, JobVerbs, Datasets, Downloads):
     """A connection to one service. Thread-safe; close it, or use it in a `with` block.
 
     All methods raise `ppo_client.errors.ApiError` (a refusal, with every reason) or `ServiceUnreachable` after

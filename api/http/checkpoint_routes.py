@@ -1,49 +1,75 @@
-"""Checkpoints: list and download."""
+"""Checkpoints, models and TensorBoard folders: list and download."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
 
 from api import errors as door
-from api.archive import open_archive
 from api.http.deps import Caller, Ctx, JobId
+from api.http.downloads import TAR, send
 from api.http.errors import Responses, responses
-from api.http.queries import NO_QUERY
+from api.http.queries import NO_QUERY, ExportQuery
+from jobs import archives, service
 from jobs import errors as domain
-from jobs import service
 from jobs.views import CheckpointView, Page
 
-router = APIRouter(prefix="/v1/jobs/{job_id}/checkpoints", tags=["checkpoints"], dependencies=[NO_QUERY])
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
 
-_REFUSALS = responses(domain.InvalidArgument, domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound)
-_TAR: Responses = {200: {"description": "The checkpoint as a tar.", "content": {"application/x-tar": {}}}}
+_ACCESS = (domain.InvalidArgument, domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound)
+_DOWNLOAD: Responses = {**TAR, **responses(*_ACCESS, door.RangeNotSatisfiable)}
 
 Step = Annotated[int, Path(ge=0, lt=2**63, description="The checkpoint's step.")]
 
 
-@router.get("", responses=_REFUSALS)
+@router.get("/checkpoints", dependencies=[NO_QUERY], responses=responses(*_ACCESS))
 def checkpoints(context: Ctx, caller: Caller, job_id: JobId) -> Page[CheckpointView]:
     """List the checkpoints that can be downloaded."""
     return Page[CheckpointView](items=service.checkpoints(context.db, caller, job_id))
 
 
-@router.get("/{step}/archive", response_class=StreamingResponse, responses={**_TAR, **_REFUSALS})
-def archive(context: Ctx, caller: Caller, job_id: JobId, step: Step, request: Request) -> StreamingResponse:
+@router.head("/checkpoints/{step}/archive", dependencies=[NO_QUERY], include_in_schema=False)
+@router.get(
+    "/checkpoints/{step}/archive",
+    dependencies=[NO_QUERY],
+    response_class=StreamingResponse,
+    responses=_DOWNLOAD,
+)
+def archive(context: Ctx, caller: Caller, job_id: JobId, step: Step, request: Request) -> Response:
     """Download a checkpoint as a tar with its files at the top.
 
-    `model/` is a Hugging Face folder. `X-Checkpoint-SHA256` is the checkpoint's digest: that of `manifest.json`, which
-    holds the digest of every other file. The length is known, so a cut download is noticed.
+    `model/` is a Hugging Face folder. The ETag is the checkpoint's digest: that of `manifest.json`, which holds the
+    digest of every other file. A broken download goes on with `Range: bytes=N-` and `If-Range`.
     """
-    found = service.checkpoint(context.db, caller, job_id, step)
-    folder = service.checkpoint_dir(context.db, caller, job_id, step, context.settings.runs_dir)
-    tar = open_archive(folder)
-    request.state.streamed = True
-    headers = {
-        "Content-Length": str(tar.size),
-        "Content-Disposition": f'attachment; filename="{job_id}-step-{step}.tar"',
-        "X-Checkpoint-SHA256": found.sha256,
-    }
-    return StreamingResponse(tar.chunks(), media_type="application/x-tar", headers=headers)
+    bundle = archives.checkpoint_bundle(context.db, caller, job_id, step, context.settings.runs_dir)
+    answer = send(request, bundle)
+    answer.headers["X-Checkpoint-SHA256"] = bundle.sha256
+    return answer
+
+
+@router.head("/export", include_in_schema=False)
+@router.get("/export", response_class=StreamingResponse, responses=_DOWNLOAD)
+def export(
+    context: Ctx, caller: Caller, job_id: JobId, query: Annotated[ExportQuery, Query()], request: Request
+) -> Response:
+    """Download a trained model as `from_pretrained` loads it, with a card that says how it was made.
+
+    The tar has the files at the top; `manifest.json` among them holds the digest of every other, and its own digest is
+    the ETag. A broken download goes on with `Range` and `If-Range`.
+    """
+    runs = context.settings.runs_dir
+    return send(request, archives.export_bundle(context.db, caller, job_id, query.step, query.form, runs))
+
+
+@router.head("/tensorboard/archive", dependencies=[NO_QUERY], include_in_schema=False)
+@router.get(
+    "/tensorboard/archive",
+    dependencies=[NO_QUERY],
+    response_class=StreamingResponse,
+    responses=_DOWNLOAD,
+)
+def tensorboard(context: Ctx, caller: Caller, job_id: JobId, request: Request) -> Response:
+    """Download the TensorBoard files of a job up to now, with a `manifest.json` as of an export."""
+    return send(request, archives.tensorboard_bundle(context.db, caller, job_id, context.settings.runs_dir))

@@ -92,6 +92,8 @@ def _headers(error: JobsError) -> dict[str, str]:
         headers["WWW-Authenticate"] = f'Bearer realm="ppo", error="insufficient_scope", scope="{error.scope}"'
     if isinstance(error, door.RateLimited):
         headers |= error.headers
+    if isinstance(error, door.RangeNotSatisfiable):
+        headers["Content-Range"] = f"bytes */{error.size}"
     seconds = retry_after_seconds(error)
     if seconds is not None:
         headers["Retry-After"] = str(seconds)

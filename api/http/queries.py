@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.parameters import MAX_PAGE_SIZE, MAX_POINTS, MIN_POINTS, label_filters
+from jobs.archives import ExportForm
 from jobs.errors import InvalidArgument, Problem
 from jobs.plain import pointer
 from jobs.states import JobState
@@ -85,6 +86,17 @@ class DeliveriesQuery(PageQuery):
     """Which delivery attempts."""
 
     message_id: str | None = Field(None, max_length=64, description="Only attempts of this message.")
+
+
+class ExportQuery(Query):
+    """Which model, in which form."""
+
+    step: str = Field("last", max_length=20, description="`best`, `last`, or the step of a checkpoint.")
+    form: ExportForm = Field(
+        ExportForm.MERGED,
+        description="`merged`: the whole model, adapters merged; `full`: the whole model of a run without adapters; "
+        "`adapter`: the adapter of a LoRA run.",
+    )
 
 
 class EventsQuery(Query):

@@ -4,11 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
-from api.archive import open_archive
 from api.context import Context
 from api.parameters import bounded, job_id
 from api.rpc import convert
@@ -66,20 +63,3 @@ class ProgressRpcs(JobServiceServicer):
         """List checkpoints."""
         found = await in_thread(service.checkpoints, self._context.db, CALLER.get(), job_id(request.job_id))
         return pb.ListCheckpointsResponse(checkpoints=map(convert.checkpoint, found))
-
-    async def DownloadCheckpoint(
-        self, request: pb.DownloadCheckpointRequest, context: Any
-    ) -> AsyncGenerator[pb.DownloadCheckpointResponse]:
-        """Send a checkpoint's tar."""
-        where = self._context.db, CALLER.get(), job_id(request.job_id), request.step
-        found = await in_thread(service.checkpoint, *where)
-        folder = await in_thread(service.checkpoint_dir, *where, self._context.settings.runs_dir)
-        tar = await in_thread(open_archive, folder)
-        name = f"{request.job_id}-step-{request.step}.tar"
-        # `files` too: a client may leave before the first chunk, and what has not begun has nothing to close.
-        with tar.files:
-            async with aclosing(tar.chunks()) as chunks:
-                header = pb.ArchiveHeader(size_bytes=tar.size, sha256=found.sha256, file_name=name)
-                yield pb.DownloadCheckpointResponse(header=header)
-                async for chunk in chunks:
-                    yield pb.DownloadCheckpointResponse(chunk=chunk)

@@ -12,6 +12,7 @@ from api.context import Context
 from api.idempotency import checked
 from api.parameters import MAX_PAGE_SIZE, MAX_POINTS, MIN_POINTS, bounded, job_id, label_filters
 from api.rpc import convert
+from api.rpc.downloads import DownloadRpcs
 from api.rpc.errands import ErrandRpcs
 from api.rpc.gate import CALLER
 from api.rpc.progress import ProgressRpcs
@@ -23,7 +24,7 @@ from jobs import service
 from jobs.spec import parse_spec
 
 
-class Servicer(ErrandRpcs, ProgressRpcs, VerbRpcs):
+class Servicer(ErrandRpcs, ProgressRpcs, VerbRpcs, DownloadRpcs):
     """JobService over one context."""
 
     def __init__(self, context: Context) -> None:

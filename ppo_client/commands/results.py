@@ -1,4 +1,4 @@
-"""logs, metrics, samples, checkpoints, download, report: what a job has made."""
+"""logs, metrics, samples, checkpoints, report: what a job has made."""
 
 from __future__ import annotations
 
@@ -79,26 +79,6 @@ def checkpoints(job: JobId, url: Url = None, key: Key = None, as_json: Json = Fa
         console.print(output.checkpoints_table(found, best))
     else:
         console.print("no checkpoints")
-
-
-def download(
-    job: JobId,
-    target: Annotated[Path | None, typer.Option("--to", help="New folder. Default: ./JOB-step-N.")] = None,
-    step: Annotated[int | None, typer.Option(min=0, help="Which checkpoint. Default: the last.")] = None,
-    best: Annotated[bool, typer.Option("--best", help="The best by checkpoint.best_metric.")] = False,
-    url: Url = None,
-    key: Key = None,
-    as_json: Json = False,
-) -> None:
-    """Fetch a checkpoint and verify every file of it. The model is in its folder `model`."""
-    with PPOClient(url, key) as client:
-        checkpoint = client.choose_checkpoint(job, client.best_step(job) if best else step)
-        folder = target or Path(f"{job}-step-{checkpoint.step}")
-        client.download(job, folder, checkpoint=checkpoint)
-    if as_json:
-        output.print_json({"path": str(folder), "checkpoint": checkpoint})
-    else:
-        console.print(output.checkpoint_line(checkpoint, str(folder)), soft_wrap=True)
 
 
 def report(

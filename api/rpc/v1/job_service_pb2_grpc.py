@@ -129,6 +129,16 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointResponse.FromString,
                 _registered_method=True)
+        self.ExportModel = channel.unary_stream(
+                '/ppo.v1.JobService/ExportModel',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ExportModelRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ExportModelResponse.FromString,
+                _registered_method=True)
+        self.DownloadTensorBoard = channel.unary_stream(
+                '/ppo.v1.JobService/DownloadTensorBoard',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadTensorBoardRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadTensorBoardResponse.FromString,
+                _registered_method=True)
         self.PreviewReward = channel.unary_unary(
                 '/ppo.v1.JobService/PreviewReward',
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.PreviewRewardRequest.SerializeToString,
@@ -281,6 +291,21 @@ class JobServiceServicer:
 
     def DownloadCheckpoint(self, request, context):
         """Sends a checkpoint as a tar: its header first, then the bytes in pieces.
+        A broken download goes on with `offset`, as long as the header's sha256 is still the same.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportModel(self, request, context):
+        """Sends a trained model as `from_pretrained` loads it, as a tar; `manifest.json` in it has the digests of its files.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DownloadTensorBoard(self, request, context):
+        """Sends the TensorBoard files of a job up to now, likewise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -404,6 +429,16 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.DownloadCheckpoint,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointResponse.SerializeToString,
+            ),
+            'ExportModel': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportModel,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ExportModelRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ExportModelResponse.SerializeToString,
+            ),
+            'DownloadTensorBoard': grpc.unary_stream_rpc_method_handler(
+                    servicer.DownloadTensorBoard,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadTensorBoardRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadTensorBoardResponse.SerializeToString,
             ),
             'PreviewReward': grpc.unary_unary_rpc_method_handler(
                     servicer.PreviewReward,
@@ -934,6 +969,60 @@ class JobService:
             '/ppo.v1.JobService/DownloadCheckpoint',
             api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ppo.v1.JobService/ExportModel',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ExportModelRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ExportModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DownloadTensorBoard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ppo.v1.JobService/DownloadTensorBoard',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadTensorBoardRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.DownloadTensorBoardResponse.FromString,
             options,
             channel_credentials,
             insecure,

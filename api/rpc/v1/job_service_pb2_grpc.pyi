@@ -79,7 +79,13 @@ class JobServiceStub:
     ListCheckpoints: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListCheckpointsRequest, _job_service_pb2.ListCheckpointsResponse]
     """Returns the checkpoints that can be downloaded, oldest first."""
     DownloadCheckpoint: _grpc.UnaryStreamMultiCallable[_job_service_pb2.DownloadCheckpointRequest, _job_service_pb2.DownloadCheckpointResponse]
-    """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
+    """Sends a checkpoint as a tar: its header first, then the bytes in pieces.
+    A broken download goes on with `offset`, as long as the header's sha256 is still the same.
+    """
+    ExportModel: _grpc.UnaryStreamMultiCallable[_job_service_pb2.ExportModelRequest, _job_service_pb2.ExportModelResponse]
+    """Sends a trained model as `from_pretrained` loads it, as a tar; `manifest.json` in it has the digests of its files."""
+    DownloadTensorBoard: _grpc.UnaryStreamMultiCallable[_job_service_pb2.DownloadTensorBoardRequest, _job_service_pb2.DownloadTensorBoardResponse]
+    """Sends the TensorBoard files of a job up to now, likewise."""
     PreviewReward: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.PreviewRewardRequest, _job_service_pb2.PreviewRewardResponse]
     """Scores given texts with the rewards of a spec, before any training."""
     Generate: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GenerateRequest, _job_service_pb2.GenerateResponse]
@@ -134,7 +140,13 @@ class JobServiceAsyncStub(JobServiceStub):
     ListCheckpoints: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListCheckpointsRequest, _job_service_pb2.ListCheckpointsResponse]  # type: ignore[assignment]
     """Returns the checkpoints that can be downloaded, oldest first."""
     DownloadCheckpoint: _aio.UnaryStreamMultiCallable[_job_service_pb2.DownloadCheckpointRequest, _job_service_pb2.DownloadCheckpointResponse]  # type: ignore[assignment]
-    """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
+    """Sends a checkpoint as a tar: its header first, then the bytes in pieces.
+    A broken download goes on with `offset`, as long as the header's sha256 is still the same.
+    """
+    ExportModel: _aio.UnaryStreamMultiCallable[_job_service_pb2.ExportModelRequest, _job_service_pb2.ExportModelResponse]  # type: ignore[assignment]
+    """Sends a trained model as `from_pretrained` loads it, as a tar; `manifest.json` in it has the digests of its files."""
+    DownloadTensorBoard: _aio.UnaryStreamMultiCallable[_job_service_pb2.DownloadTensorBoardRequest, _job_service_pb2.DownloadTensorBoardResponse]  # type: ignore[assignment]
+    """Sends the TensorBoard files of a job up to now, likewise."""
     PreviewReward: _aio.UnaryUnaryMultiCallable[_job_service_pb2.PreviewRewardRequest, _job_service_pb2.PreviewRewardResponse]  # type: ignore[assignment]
     """Scores given texts with the rewards of a spec, before any training."""
     Generate: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GenerateRequest, _job_service_pb2.GenerateResponse]  # type: ignore[assignment]
@@ -300,7 +312,25 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.DownloadCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.DownloadCheckpointResponse], _abc.AsyncIterator[_job_service_pb2.DownloadCheckpointResponse]]:
-        """Sends a checkpoint as a tar: its header first, then the bytes in pieces."""
+        """Sends a checkpoint as a tar: its header first, then the bytes in pieces.
+        A broken download goes on with `offset`, as long as the header's sha256 is still the same.
+        """
+
+    @_abc_1.abstractmethod
+    def ExportModel(
+        self,
+        request: _job_service_pb2.ExportModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_job_service_pb2.ExportModelResponse], _abc.AsyncIterator[_job_service_pb2.ExportModelResponse]]:
+        """Sends a trained model as `from_pretrained` loads it, as a tar; `manifest.json` in it has the digests of its files."""
+
+    @_abc_1.abstractmethod
+    def DownloadTensorBoard(
+        self,
+        request: _job_service_pb2.DownloadTensorBoardRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_job_service_pb2.DownloadTensorBoardResponse], _abc.AsyncIterator[_job_service_pb2.DownloadTensorBoardResponse]]:
+        """Sends the TensorBoard files of a job up to now, likewise."""
 
     @_abc_1.abstractmethod
     def PreviewReward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -13,8 +14,9 @@ import pytest
 from ppo_client import archive
 from ppo_client.client import NoCheckpoint, PPOClient
 from ppo_client.errors import DownloadError
+from ppo_client.transport import RetryPolicy
 from tests.support.client_values import START
-from tests.support.scripted_http import Reply, json_reply, serve
+from tests.support.scripted_http import Reply, json_reply, problem, serve
 
 FILES = {"model/config.json": b"{}", "model/model.safetensors": bytes(range(256)) * 40, "state.json": b'{"step": 3}'}
 
@@ -122,18 +124,79 @@ def listing(*steps: int) -> Reply:
     return json_reply({"items": items, "next_page_token": None})
 
 
+ETAG = {"ETag": f'"{DIGEST}"'}
+FAST = RetryPolicy(attempts=3, first_wait_seconds=0.01)
+
+
+def sent(data: bytes, start: int = 0, etag: dict[str, str] = ETAG) -> Reply:
+    """The archive, or the rest of it from `start`."""
+    if not start:
+        return Reply(200, data, etag)
+    return Reply(206, data[start:], {**etag, "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"})
+
+
 def test_download_takes_the_last_checkpoint(tmp_path):
-    with serve([listing(1, 3), Reply(200, checkpoint())]) as server, PPOClient(server.url) as client:
+    with serve([listing(1, 3), sent(checkpoint())]) as server, PPOClient(server.url) as client:
         assert client.download("job_01", tmp_path / "out").step == 3
     assert server.asked[1].path == "/v1/jobs/job_01/checkpoints/3/archive"
     assert written(tmp_path / "out").keys() == {*FILES, "manifest.json"}
 
 
-def test_a_broken_connection_is_a_download_error(tmp_path):
-    replies = [listing(3), Reply(200, checkpoint()[:4000], cut=True)]
-    with serve(replies) as server, PPOClient(server.url) as client, pytest.raises(DownloadError, match="connection"):
+def test_a_broken_download_goes_on_where_it_broke(tmp_path):
+    data = checkpoint()
+    replies = [listing(3), Reply(200, data[:4000], ETAG, cut=True), Reply(drop=True), sent(data, 4000)]
+    with serve(replies) as server, PPOClient(server.url, retry=FAST) as client:
+        client.download("job_01", tmp_path / "out")
+    assert [asked.headers.get("Range") for asked in server.asked[1:]] == [None, "bytes=4000-", "bytes=4000-"]
+    assert server.asked[3].headers["If-Range"] == ETAG["ETag"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert written(tmp_path / "out").keys() == {*FILES, "manifest.json"}
+
+
+def test_what_came_is_kept_for_the_next_call(tmp_path):
+    data = checkpoint()
+    rest = Reply(206, b"", {**ETAG, "Content-Range": f"bytes 5000-{len(data) - 1}/{len(data)}"}, cut=True)
+    kept = pytest.raises(DownloadError, match="5,000 bytes are kept")
+    broken = [listing(3), Reply(200, data[:5000], ETAG, cut=True), rest, rest, rest]
+    with serve(broken) as server, PPOClient(server.url, retry=FAST) as client, kept:
+        client.download("job_01", tmp_path / "out")
+    with serve([listing(3), sent(data, 5000)]) as server, PPOClient(server.url) as client:
+        client.download("job_01", tmp_path / "out")
+    assert server.asked[1].headers["Range"] == "bytes=5000-"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_archive_that_changed_comes_from_its_beginning(tmp_path):
+    (tmp_path / f".out.{'0' * 64}.part").write_bytes(b"of another checkpoint")
+    with serve([listing(3), sent(checkpoint())]) as server, PPOClient(server.url) as client:
+        client.download("job_01", tmp_path / "out")
+    assert server.asked[1].headers["If-Range"] == f'"{"0" * 64}"'
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_part_that_is_already_whole_is_fetched_again(tmp_path):
+    data = checkpoint()
+    (tmp_path / f".out.{DIGEST}.part").write_bytes(data)
+    with serve([listing(3), problem(416, detail="x"), sent(data)]) as server, PPOClient(server.url) as client:
+        client.download("job_01", tmp_path / "out")
+    assert written(tmp_path / "out").keys() == {*FILES, "manifest.json"}
+
+
+def test_a_damaged_part_is_noticed_and_not_kept(tmp_path):
+    data = checkpoint()
+    (tmp_path / f".out.{DIGEST}.part").write_bytes(data[:2000] + b"X" + data[2001:4000])
+    refused = pytest.raises(DownloadError, match=r"model\.safetensors")
+    with serve([listing(3), sent(data, 4000)]) as server, PPOClient(server.url) as client, refused:
         client.download("job_01", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_downloads_into_one_folder_do_not_mix(tmp_path):
+    with (tmp_path / f".out.{DIGEST}.part").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        refused = pytest.raises(DownloadError, match="under way")
+        with serve([listing(3), sent(checkpoint())]) as server, PPOClient(server.url) as client, refused:
+            client.download("job_01", tmp_path / "out")
 
 
 def test_a_checkpoint_that_is_not_there_is_told_with_those_that_are(tmp_path):

@@ -267,7 +267,7 @@ def test_checkpoints_are_listed_with_their_scores(ppo):
 
 def test_the_best_checkpoint_is_downloaded_if_there_is_one(ppo):
     with serve([job_reply(ended())]) as server:
-        code, _, err = ppo("download", "job_01", "--best", "--url", server.url)
+        code, _, err = ppo("download", "job_01", "--step", "best", "--url", server.url)
     assert code == Exit.OBSTACLE
     assert "no checkpoint that is ranked" in err
 
