@@ -57,6 +57,10 @@ OPERATIONS = (
         "GET /v1/jobs/{job_id}/checkpoints/{step}/archive",
         "JobService/DownloadCheckpoint",
     ),
+    Operation("model.export", READ, "GET /v1/jobs/{job_id}/export", "JobService/ExportModel"),
+    Operation(
+        "tensorboard.download", READ, "GET /v1/jobs/{job_id}/tensorboard/archive", "JobService/DownloadTensorBoard"
+    ),
     Operation("dataset.create", SUBMIT, "POST /v1/datasets", "DatasetService/UploadDataset"),
     Operation("dataset.list", READ, "GET /v1/datasets", "DatasetService/ListDatasets"),
     Operation("dataset.get", READ, "GET /v1/datasets/{dataset_id}", "DatasetService/GetDataset"),
