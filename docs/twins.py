@@ -145,6 +145,12 @@ TWINS: dict[str, Twin] = {
     "archive": Twin(
         "GET /v1/jobs/$JOB/checkpoints/$STEP/archive", "JobService.DownloadCheckpoint", {**_JOB, "step": "$STEP"}
     ),
+    "export": Twin(
+        "GET /v1/jobs/$JOB/export?step=last&form=merged",
+        "JobService.ExportModel",
+        {**_JOB, "step": "last", "form": "merged"},
+    ),
+    "tensorboard": Twin("GET /v1/jobs/$JOB/tensorboard/archive", "JobService.DownloadTensorBoard", _JOB),
     # --- datasets ---
     "add_dataset": Twin(
         "POST /v1/datasets?name=openings.jsonl",
@@ -270,6 +276,9 @@ RENAMED: dict[str, dict[str, str]] = {
     "preview_reward": {"timeout": "timeout_seconds"},
     "generate": {"timeout": "timeout_seconds"},
     "get_errand": {"timeout": "timeout_seconds"},
+    "archive": {"range": "offset", "if-range": ""},
+    "export": {"range": "offset", "if-range": ""},
+    "tensorboard": {"range": "offset", "if-range": ""},
 }
-"""Parameters by operation whose gRPC field has another name; empty where HTTP alone has it: a stream is WatchJob's, and
-CSV is a form of the same answer."""
+"""Parameters by operation whose gRPC field has another name; empty where HTTP alone has it: a stream is WatchJob's,
+CSV is a form of the same answer, and a gRPC caller compares the header's digest itself."""

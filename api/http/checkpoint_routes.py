@@ -9,7 +9,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from api import errors as door
 from api.http.deps import Caller, Ctx, JobId
-from api.http.downloads import TAR, send
+from api.http.downloads import TAR, Wanted, send
 from api.http.errors import Responses, responses
 from api.http.queries import NO_QUERY, ExportQuery
 from jobs import archives, service
@@ -37,14 +37,14 @@ def checkpoints(context: Ctx, caller: Caller, job_id: JobId) -> Page[CheckpointV
     response_class=StreamingResponse,
     responses=_DOWNLOAD,
 )
-def archive(context: Ctx, caller: Caller, job_id: JobId, step: Step, request: Request) -> Response:
+def archive(context: Ctx, caller: Caller, job_id: JobId, step: Step, request: Request, part: Wanted) -> Response:
     """Download a checkpoint as a tar with its files at the top.
 
     `model/` is a Hugging Face folder. The ETag is the checkpoint's digest: that of `manifest.json`, which holds the
     digest of every other file. A broken download goes on with `Range: bytes=N-` and `If-Range`.
     """
     bundle = archives.checkpoint_bundle(context.db, caller, job_id, step, context.settings.runs_dir)
-    answer = send(request, bundle)
+    answer = send(request, bundle, part)
     answer.headers["X-Checkpoint-SHA256"] = bundle.sha256
     return answer
 
@@ -52,7 +52,7 @@ def archive(context: Ctx, caller: Caller, job_id: JobId, step: Step, request: Re
 @router.head("/export", include_in_schema=False)
 @router.get("/export", response_class=StreamingResponse, responses=_DOWNLOAD)
 def export(
-    context: Ctx, caller: Caller, job_id: JobId, query: Annotated[ExportQuery, Query()], request: Request
+    context: Ctx, caller: Caller, job_id: JobId, query: Annotated[ExportQuery, Query()], request: Request, part: Wanted
 ) -> Response:
     """Download a trained model as `from_pretrained` loads it, with a card that says how it was made.
 
@@ -60,7 +60,8 @@ def export(
     the ETag. A broken download goes on with `Range` and `If-Range`.
     """
     runs = context.settings.runs_dir
-    return send(request, archives.export_bundle(context.db, caller, job_id, query.step, query.form, runs))
+    bundle = archives.export_bundle(context.db, caller, job_id, query.step, query.form, runs)
+    return send(request, bundle, part)
 
 
 @router.head("/tensorboard/archive", dependencies=[NO_QUERY], include_in_schema=False)
@@ -70,6 +71,7 @@ def export(
     response_class=StreamingResponse,
     responses=_DOWNLOAD,
 )
-def tensorboard(context: Ctx, caller: Caller, job_id: JobId, request: Request) -> Response:
+def tensorboard(context: Ctx, caller: Caller, job_id: JobId, request: Request, part: Wanted) -> Response:
     """Download the TensorBoard files of a job up to now, with a `manifest.json` as of an export."""
-    return send(request, archives.tensorboard_bundle(context.db, caller, job_id, context.settings.runs_dir))
+    bundle = archives.tensorboard_bundle(context.db, caller, job_id, context.settings.runs_dir)
+    return send(request, bundle, part)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Header, Request
 from fastapi.responses import Response, StreamingResponse
 
 from api.archive import Archive, open_archive
@@ -21,7 +23,29 @@ TAR: Responses = {
 }
 
 
-def send(request: Request, bundle: Bundle) -> Response:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of an archive is wanted, in the headers' own words."""
+
+    range: str
+    if_range: str | None
+
+
+async def _part(
+    range_: Annotated[
+        str, Header(alias="range", description="`bytes=N-`: only what is behind the first N bytes.")
+    ] = "",
+    if_range: Annotated[
+        str | None, Header(description="The ETag of what came; the range counts only while it is the same.")
+    ] = None,
+) -> Part:
+    return Part(range_, if_range)
+
+
+Wanted = Annotated[Part, Depends(_part)]
+
+
+def send(request: Request, bundle: Bundle, part: Part) -> Response:
     """The answer to GET or HEAD: 200, 206 for one `Range`, 304 where the client has it.
 
     A `Range` counts only while `If-Range` is the present ETag; several ranges at once are answered with everything.
@@ -41,7 +65,7 @@ def send(request: Request, bundle: Bundle) -> Response:
         return Response(status_code=304, headers=headers)
     archive = open_archive(bundle)
     try:
-        start, stop = _wanted(request, archive, etag)
+        start, stop = _wanted(part, archive, etag) if request.method == "GET" else (0, archive.size)
     except RangeNotSatisfiable:
         archive.files.close()
         raise
@@ -57,13 +81,13 @@ def send(request: Request, bundle: Bundle) -> Response:
     return StreamingResponse(archive.chunks(start, stop), status, headers, media_type="application/x-tar")
 
 
-def _wanted(request: Request, archive: Archive, etag: str) -> tuple[int, int]:
+def _wanted(part: Part, archive: Archive, etag: str) -> tuple[int, int]:
     """First byte, and the one behind the last."""
     whole = 0, archive.size
-    match = _RANGE.fullmatch(request.headers.get("range", "").replace(" ", ""))
-    if request.method != "GET" or match is None or match.groups() == ("", ""):
+    match = _RANGE.fullmatch(part.range.replace(" ", ""))
+    if match is None or match.groups() == ("", ""):
         return whole
-    if request.headers.get("if-range", etag) != etag:
+    if part.if_range is not None and part.if_range != etag:
         return whole
     first, last = match.groups()
     if first and last and int(last) < int(first):
