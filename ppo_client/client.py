@@ -214,24 +214,6 @@ class PPOClient(Errands, Plans, Access, JobVerbs, Datasets, Downloads):
             raise NoCheckpoint(f"{job_id} has no checkpoint that is ranked by a metric")
         return step
 
-    def download(self, job_id: str, target: Path, *, checkpoint: CheckpointView | None = None) -> CheckpointView:
-        """Fetch a checkpoint (by default the last) into the new folder `target`, verified file by file.
-
-        Raises:
-            DownloadError: damaged or unsafe; nothing is left behind.
-            FileExistsError: `target` exists.
-            NoCheckpoint: there is none.
-        """
-        if target.exists():
-            raise FileExistsError(errno.EEXIST, "exists already", str(target))
-        chosen = checkpoint or self.choose_checkpoint(job_id)
-        try:
-            with self._http.stream(job_path(job_id, "checkpoints", str(chosen.step), "archive")) as response:
-                archive.unpack(response.iter_raw(), target, sha256=chosen.sha256)
-        except httpx.TransportError as error:
-            raise DownloadError(f"the connection broke while the archive came: {error}") from error
-        return chosen
-
     def _stream(self, job_id: str, cursor: str) -> Iterator[Update]:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": cursor}
         path = job_path(job_id, "events")
