@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 HOME_DIR ?= var
+EXAMPLES ?= 200
 BIN := .venv/bin
 # The environment is made anew when what it is made from changes.
 STAMP := .venv/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
@@ -13,7 +14,7 @@ PYTEST := -n 2 --dist loadfile -q
 export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check static proto docs up tensorboard bench clean
+.PHONY: help setup demo test check fuzz static proto docs up tensorboard bench clean
 
 help: ## List these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +40,9 @@ test: setup static ## Run all tests, real Postgres and Redis included
 
 check: setup static ## Format, lint, types, import rules and the fast tests: about a minute
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST) -m "not slow"
+
+fuzz: setup ## Send both doors random requests for some minutes (EXAMPLES=200 for each operation)
+	$(TEST_ENV) PPO_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 tests/integration/api/test_fuzz_http.py tests/integration/api/test_fuzz_grpc.py
 
 static: setup
 	$(BIN)/ruff format --check .

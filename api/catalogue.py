@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.errors import RouteNotFound
+from api.errors import ProblemNotFound
 from api.parameters import MAX_PAGE_SIZE
 from api.settings import ApiSettings
 from api.status import catalogue
@@ -123,9 +123,9 @@ def problem_kind(code: str) -> ProblemKindView:
     """One refusal.
 
     Raises:
-        RouteNotFound: none has this code.
+        ProblemNotFound: none has this code.
     """
     found = [kind for kind in problem_kinds() if kind.code == code]
     if not found:
-        raise RouteNotFound("there is no problem of this name; `/problems` lists all")
+        raise ProblemNotFound("there is no problem of this name; `/problems` lists all")
     return found[0]

@@ -13,6 +13,12 @@ class RouteNotFound(JobsError):
     code = "route_not_found"
 
 
+class ProblemNotFound(JobsError):
+    """No problem has this code; `GET /problems` lists all."""
+
+    code = "problem_not_found"
+
+
 class MethodNotAllowed(JobsError):
     """The path exists, but not with this method; `Allow` lists those it has."""
 

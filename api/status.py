@@ -55,6 +55,7 @@ TABLE: dict[type[JobsError], Status] = {
     domain.Unavailable: Status(HTTPStatus.SERVICE_UNAVAILABLE, StatusCode.UNAVAILABLE, "Temporarily unavailable", 5),
     domain.LeaseLost: Status(HTTPStatus.CONFLICT, StatusCode.ABORTED, "Another attempt owns the job"),
     door.RouteNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.UNIMPLEMENTED, "No such path"),
+    door.ProblemNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.NOT_FOUND, "No such problem"),
     door.MethodNotAllowed: Status(HTTPStatus.METHOD_NOT_ALLOWED, StatusCode.UNIMPLEMENTED, "Method not allowed"),
     door.MalformedBody: Status(HTTPStatus.BAD_REQUEST, StatusCode.INVALID_ARGUMENT, "Malformed body"),
     door.BodyTooLarge: Status(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, StatusCode.RESOURCE_EXHAUSTED, "Body too large"),

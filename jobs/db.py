@@ -19,12 +19,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from jobs.errors import Unavailable
+from jobs.errors import InvalidArgument, Unavailable
 
 _BUSY_SECONDS = 30
 _TRUSTED_SECONDS = 0.1
@@ -56,14 +56,14 @@ class Database:
         Raises:
             Unavailable: the database cannot be reached. If that happened during the commit, it may have been made.
         """
-        with _unavailable(), self._write() as session:
+        with _told(), self._write() as session:
             yield session
             session.commit()
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Statements that only read; on SQLite they wait for no writer."""
-        with _unavailable(), self._read() as session:
+        with _told(), self._read() as session:
             yield session
 
     def ping(self) -> None:
@@ -78,7 +78,7 @@ class Database:
     @contextmanager
     def schema_change(self) -> Iterator[Connection]:
         """One transaction that may change tables; a second migrator waits until it has ended."""
-        with _unavailable(), self._engine.connect() as connection:
+        with _told(), self._engine.connect() as connection:
             if self._engine.dialect.name == "sqlite":
                 with _without_foreign_keys(connection), connection.begin():
                     yield connection
@@ -167,12 +167,18 @@ def _without_foreign_keys(connection: Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _unavailable() -> Iterator[None]:
-    """Turn errors of the connection into Unavailable; the driver's text may hold addresses and stays in the cause."""
+def _told() -> Iterator[None]:
+    """Turn errors of the connection into Unavailable, and values that no column takes (a NUL character, a number beyond
+    64 bits) into InvalidArgument; the driver's text may hold addresses and values, and stays in the cause.
+    """
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
         raise Unavailable("the database cannot be reached, or is busy") from error
+    except DataError as error:
+        raise InvalidArgument(
+            "a value of the request cannot be looked up or stored; has it a NUL character?"
+        ) from error
     except DBAPIError as error:
         if error.connection_invalidated:
             raise Unavailable("the connection to the database was lost") from error

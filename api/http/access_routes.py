@@ -26,6 +26,8 @@ router = APIRouter(prefix="/v1", tags=["access"])
 _ANY = (domain.InvalidArgument, domain.Unauthenticated, door.HostNotAllowed, door.RateLimited)
 _SCOPED = responses(*_ANY, domain.Forbidden)
 _BODY = (door.MalformedBody, door.BodyTimeout, door.BodyTooLarge, door.UnsupportedMediaType)
+# A name with a line break is no path at all.
+_OF_OWNER = (*_ANY, domain.Forbidden, door.RouteNotFound)
 _WITH_BODY = responses(*_ANY, domain.Forbidden, *_BODY)
 
 Document = Annotated[dict[str, Any], Depends(json_object)]
@@ -98,13 +100,18 @@ def revoke_key(context: Ctx, caller: Caller, key_id: KeyId) -> KeyView:
     return keys.revoke(context.db, caller, key_id)[0]
 
 
-@router.get("/quotas/{owner:path}", dependencies=[NO_QUERY], responses=_SCOPED)
+@router.get("/quotas/{owner:path}", dependencies=[NO_QUERY], responses=responses(*_OF_OWNER))
 def get_quota(context: Ctx, _caller: Caller, owner: OwnerName) -> QuotaView:
     """Get an owner's quota and what is used of it. Your own is in `GET /v1/me`."""
     return quotas.quota(context.db, owner, context.settings.limits)
 
 
-@router.put("/quotas/{owner:path}", dependencies=[NO_QUERY], openapi_extra=_body("QuotaRequest"), responses=_WITH_BODY)
+@router.put(
+    "/quotas/{owner:path}",
+    dependencies=[NO_QUERY],
+    openapi_extra=_body("QuotaRequest"),
+    responses=responses(*_OF_OWNER, *_BODY),
+)
 def set_quota(context: Ctx, caller: Caller, owner: OwnerName, document: Document) -> QuotaView:
     """Set an owner's quota. What runs and waits already is left alone."""
     return quotas.set_quota(context.db, caller, owner, parse(QuotaRequest, document), context.settings.limits)

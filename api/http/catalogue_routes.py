@@ -39,7 +39,7 @@ def problems() -> list[ProblemKindView]:
     return catalogue.problem_kinds()
 
 
-@router.get("/problems/{code}", responses=responses(domain.InvalidArgument, door.RouteNotFound))
+@router.get("/problems/{code}", responses=responses(domain.InvalidArgument, door.ProblemNotFound))
 def problem(code: str) -> ProblemKindView:
     """What one problem means: the place its `type` leads to."""
     return catalogue.problem_kind(code)

@@ -85,7 +85,8 @@ class FormFile:
         part.name = part.value = b""
 
     def _on_headers_finished(self) -> None:
-        options = parse_options_header(self._part.headers.get("content-disposition", ""))[1]
+        # As bytes: of text it takes only what is Latin-1.
+        options = parse_options_header(self._part.headers.get("content-disposition", "").encode())[1]
         if options.get(b"name") != b"file" or self.file is not None:
             raise MalformedBody("the form must have one part, named `file`")
         filename = options.get(b"filename", b"").decode("utf-8", "replace")

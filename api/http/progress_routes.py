@@ -32,6 +32,8 @@ _EVENTS: Responses = {
     204: {"description": "The stream was seen to its end: nothing is left to reconnect for."},
 }
 
+_METRICS: Responses = {200: {"model": MetricsView, "content": {"text/csv": {"schema": {"type": "string"}}}}}
+
 
 @router.get("/events", response_model=None, responses={**_EVENTS, **REFUSALS})
 async def events(
@@ -74,7 +76,7 @@ async def _stream(
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
-@router.get("/metrics", response_model=MetricsView, responses=REFUSALS)
+@router.get("/metrics", response_model=MetricsView, responses={**_METRICS, **REFUSALS})
 def metrics(
     context: Ctx, caller: Caller, job_id: JobId, query: Annotated[MetricsQuery, Query()]
 ) -> MetricsView | Response:

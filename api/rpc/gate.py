@@ -7,14 +7,16 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from api.access import Door, Origin, permit
+from api.errors import MalformedBody
 from api.meters import Meters
 from api.operations import of_rpc
 from api.request_id import HEADER, request_id
@@ -22,6 +24,8 @@ from api.rpc.errors import status
 from api.status import status_of
 from jobs.auth import Principal
 from jobs.errors import JobsError
+
+T = TypeVar("T")
 
 CALLER: ContextVar[Principal] = ContextVar("caller")
 """Who makes the present call; set by the gate before the servicer runs."""
@@ -58,12 +62,16 @@ class Gate(grpc.aio.ServerInterceptor):
             return handler
         kind = _KINDS[handler.request_streaming, handler.response_streaming]
         wrap = self._stream if handler.response_streaming else self._single
-        return handler._replace(**{kind: wrap(method, getattr(handler, kind))})
+        serve: Callable[..., Any] = getattr(handler, kind)
+        if handler.request_streaming:
+            serve = _of_stream(serve)
+        read = _lenient(handler.request_deserializer)
+        return handler._replace(request_deserializer=read, **{kind: wrap(method, serve)})
 
     def _single(self, method: str, serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def served(request: Any, context: Any) -> Any:
             async with self._guard(method, request, context, timed=method not in _LONG_POLLS):
-                return await serve(request, context)
+                return await serve(_readable(request), context)
 
         return served
 
@@ -71,7 +79,7 @@ class Gate(grpc.aio.ServerInterceptor):
         async def served(request: Any, context: Any) -> AsyncGenerator[Any]:
             with self._meters.streams.labels("grpc").track_inprogress():
                 guard = self._guard(method, request, context, timed=False)
-                async with guard, aclosing(serve(request, context)) as messages:
+                async with guard, aclosing(serve(_readable(request), context)) as messages:
                     async for message in messages:
                         yield message
 
@@ -113,6 +121,36 @@ class Gate(grpc.aio.ServerInterceptor):
         if timed:
             self._meters.grpc_seconds.labels(method).observe(seconds)
         log.info("call_served", method=method, code=code.name, seconds=round(seconds, 4))
+
+
+class _Garbled:
+    """Stands for bytes that are no message: grpc itself would answer INTERNAL before the gate sees the call."""
+
+
+def _lenient(read: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def read_or_mark(wire: bytes) -> Any:
+        try:
+            return read(wire)
+        except DecodeError:
+            return _Garbled()
+
+    return read_or_mark
+
+
+def _readable(request: T) -> T:
+    """The request; raises MalformedBody where it could not be read."""
+    if isinstance(request, _Garbled):
+        raise MalformedBody("the request is not the message that this method takes")
+    return request
+
+
+def _of_stream(serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """The handler of a stream of requests, which stops at one that cannot be read."""
+
+    async def served(requests: AsyncIterator[Any], context: Any) -> Any:
+        return await serve((_readable(request) async for request in requests), context)
+
+    return served
 
 
 async def _refuse(context: Any, error: JobsError, call_id: str) -> None:

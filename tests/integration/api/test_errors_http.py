@@ -43,7 +43,7 @@ def test_a_request_id_is_taken_over_or_made(refusing: App):
 def test_every_type_leads_to_its_explanation(refusing: App):
     for row in refusing.get("/problems").json():
         assert refusing.get(row["type"]).json() == row
-    problem(refusing.get("/problems/nope"), 404, "route_not_found")
+    problem(refusing.get("/problems/nope"), 404, "problem_not_found")
 
 
 def test_a_defect_shows_an_id_and_nothing_else(app: App):
