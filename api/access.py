@@ -5,26 +5,19 @@ from __future__ import annotations
 import ipaddress
 import time
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 
 import structlog
 from pydantic import SecretStr
 
 from api.operations import Operation
 from api.rate import Allowance, Buckets, Rate
+from api.status import status_of
 from api.threads import in_thread
 from jobs.audit import record_refusal
 from jobs.auth import LOCAL, Principal, authenticate, has_keys
 from jobs.db import Database
-from jobs.errors import (
-    Forbidden,
-    JobNotFound,
-    JobsError,
-    KeyNotFound,
-    QuotaExceeded,
-    Unauthenticated,
-    Unavailable,
-    WebhookNotFound,
-)
+from jobs.errors import Forbidden, JobsError, QuotaExceeded, Unauthenticated, Unavailable
 from jobs.principal import scope_text
 
 log = structlog.get_logger()
@@ -32,8 +25,8 @@ log = structlog.get_logger()
 TRUSTED_SECONDS = 1.0
 """How long a key that was found valid is not looked up again; so long a revoked one may still be used."""
 _MOST_KEYS = 10_000
-_NOTED = (Forbidden, JobNotFound, KeyNotFound, WebhookNotFound, QuotaExceeded)
-"""Refusals that the audit log keeps. An invalid spec or a job that has ended says nothing about access."""
+_NOTED = (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
+"""Refusals that the audit log keeps, beside full quotas. An invalid spec or an ended job says nothing about access."""
 
 
 def permit(principal: Principal, operation: Operation) -> None:
@@ -133,7 +126,8 @@ class Door:
         self, principal: Principal, operation: Operation, target: str | None, error: JobsError
     ) -> None:
         """Write into the audit log that somebody was kept from a change that was not theirs to make."""
-        if not operation.changes or not isinstance(error, _NOTED):
+        noted = status_of(error).http in _NOTED or isinstance(error, QuotaExceeded)
+        if not operation.changes or not noted:
             return
         try:
             await in_thread(record_refusal, self.db, principal, operation.action, target, error.code)
