@@ -13,6 +13,7 @@ from jobs.access_views import AuditView
 from jobs.clock import db_time
 from jobs.db import Database
 from jobs.ids import sortable_id
+from jobs.mask import mask
 from jobs.paging import id_before, token_behind
 from jobs.plain import storable
 from jobs.principal import Principal
@@ -39,7 +40,7 @@ def record(
         "owner_id": principal.owner_id,
         "key_id": principal.key_id,
         "action": action,
-        "target": None if target is None else storable(target)[:128],
+        "target": None if target is None else mask(storable(target))[:128],
         "outcome": outcome,
         "request_id": principal.request_id,
         "address": principal.address,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
 
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
 
-from jobs.mask import mask
+from jobs.mask import mask_all
 
 _QUIET = ("sqlalchemy.engine", "httpx", "alembic")
 
@@ -48,20 +47,7 @@ def configure(service: str, *, level: str = "INFO") -> None:
 
 def masked(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Mask secrets in every text of a log line, however deep."""
-    return {key: _mask(value) for key, value in event.items()}
-
-
-def _mask(value: Any) -> Any:
-    match value:
-        case str():
-            return mask(value)
-        case dict():
-            return {key: _mask(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_mask(item) for item in value]
-        case bool() | int() | float() | None:
-            return value
-    return mask(str(value))
+    return {key: mask_all(value) for key, value in event.items()}
 
 
 def _named(service: str) -> Processor:

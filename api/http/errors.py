@@ -28,6 +28,7 @@ from jobs.errors import (
     Unauthenticated,
     Unavailable,
 )
+from jobs.mask import mask_all
 from jobs.plain import pointer
 from jobs.problems import nearest, shown
 
@@ -75,7 +76,8 @@ def problem_response(request: Request, error: JobsError, headers: Mapping[str, s
         allowed_actions=error.allowed_actions if isinstance(error, IllegalTransition) else None,
         scope=error.scope if isinstance(error, Forbidden) else None,
     )
-    content = details.model_dump(mode="json", exclude_none=True)
+    # Whatever part of the request a problem repeats: a key that was sent to the wrong place must not come back.
+    content = mask_all(details.model_dump(mode="json", exclude_none=True))
     return JSONResponse(content, status.http.value, {**_headers(error), **(headers or {})}, media_type=MEDIA_TYPE)
 
 

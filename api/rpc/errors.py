@@ -12,6 +12,7 @@ from google.rpc import status_pb2
 
 from api.status import retry_after_seconds, status_of
 from jobs.errors import Forbidden, IllegalTransition, InvalidSpec, JobsError, Problem, QuotaExceeded
+from jobs.mask import mask
 
 DOMAIN = "ppo.v1"
 
@@ -68,7 +69,7 @@ def _violation(problem: Problem, root: str) -> details.BadRequest.FieldViolation
         else ""
     )
     return details.BadRequest.FieldViolation(
-        field=field_path(root, problem.pointer),
+        field=mask(field_path(root, problem.pointer)),
         description=_cut(problem.detail + allowed + hint, 500),
         reason=problem.code,
     )
@@ -96,4 +97,6 @@ def _packed(part: Message) -> Any:
 
 
 def _cut(text: str, limit: int) -> str:
+    """As much of a text as fits. A key that was sent to the wrong place must not come back."""
+    text = mask(text)
     return text if len(text) <= limit else text[: limit - 3] + "..."
