@@ -71,6 +71,10 @@ def lasting(metrics: MetricsView) -> dict[str, list[float | None]]:
 
 def test_from_submit_to_report_with_the_command(service, tmp_path):
     (tmp_path / "spec.json").write_text(json.dumps(austen("journey", 4)))
+    planned = service.ppo("plan", "spec.json", "--json", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    plan = json.loads(planned.stdout)
+    assert (plan["probed"], plan["model"]["parameters"], plan["work"]["samples"]) == (True, 1_967_808, 32)
     watched = service.ppo("submit", "spec.json", "--watch", cwd=tmp_path)
     assert watched.returncode == 0, watched.stderr
     lines = watched.stdout.splitlines()

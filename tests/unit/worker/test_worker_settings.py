@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from ppo_engine.errands import ErrandKind
 from ppo_engine.rundir import RunDir
 from worker.settings import WorkerSettings
 
@@ -97,3 +98,11 @@ def test_the_advertised_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "node7")
     assert WorkerSettings(metrics_host="0.0.0.0").advertised_host == "node7"
     assert WorkerSettings(metrics_host="0.0.0.0", metrics_advertise_host="w.example").advertised_host == "w.example"
+
+
+def test_only_probes_may_read_datasets(tmp_path: Path) -> None:
+    """Those of all owners lie in one folder: the front door has checked what a probe names, and nothing of others."""
+    settings = WorkerSettings(home=tmp_path, model_roots=[tmp_path / "models"])
+    for kind in ErrandKind:
+        roots = settings.errand_arguments(kind, tmp_path / "request.json")
+        assert (str(settings.datasets_dir) in roots) == (kind is ErrandKind.PROBE)
