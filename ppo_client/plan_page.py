@@ -34,6 +34,7 @@ def show_plan(console: Console, plan: PlanView) -> None:
     if plan.memory is not None:
         console.print()
         console.print(_memory(plan.memory))
+        console.print(_peak(plan.memory), soft_wrap=True)
     if plan.not_probed:
         console.print(Text(f"\nmodels, prompts and rewards were not looked at: {one_line(plan.not_probed)}", "yellow"))
     console.print(_verdict(plan), soft_wrap=True)
@@ -88,7 +89,7 @@ def _rows(plan: PlanView) -> Iterator[Row]:
 
 def _model(model: ModelFacts) -> str:
     share = model.trainable_parameters / max(1, model.parameters)
-    trained = "all" if 0.99 < share < 1.01 else f"{count(model.trainable_parameters)} ({share:.2g} of them)"
+    trained = "all" if 0.99 < share < 1.01 else f"{count(model.trainable_parameters)} ({share:.1%})"
     reads = "" if model.positions is None else f", reads {model.positions:,} tokens"
     return (
         f"{one_line(model.name)}: {model.architecture}, {count(model.parameters)} parameters, {trained} trained{reads}"
@@ -144,11 +145,13 @@ def _memory(memory: MemoryFacts) -> Table:
     for name, value in sorted(parts.items(), key=lambda part: -part[1]):
         if value:
             made.add_row(name.removesuffix("_bytes").replace("_", " "), Text(size(value), justify="right"))
-    each = f" each of {memory.processes} processes" if memory.processes > 1 else ""
-    style = "bold" if memory.fits else "bold red"
-    total = f"{size(memory.peak_bytes)}{each} in phase {memory.phase}, of {size(memory.device_bytes)}"
-    made.add_row(Text("peak, about", style=style), Text(f"{total} ({memory.device}, {memory.precision})", style=style))
     return made
+
+
+def _peak(memory: MemoryFacts) -> Text:
+    each = f" each of {memory.processes} processes" if memory.processes > 1 else ""
+    total = f"peak, about {size(memory.peak_bytes)}{each} in phase {memory.phase}, of {size(memory.device_bytes)}"
+    return Text(f"{total} ({memory.device}, {memory.precision})", style="bold" if memory.fits else "bold red")
 
 
 def size(count_bytes: float) -> str:

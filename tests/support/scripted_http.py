@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ class Reply:
     cut: bool = False
     drop: bool = False
     """Close the connection without any answer."""
+    after_seconds: float = 0.0
+    """How long it is silent first."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def serve(replies: Sequence[Reply]) -> Iterator[ScriptedServer]:
             asked.append(Asked(self.command, self.path, dict(self.headers.items()), body))
             reply = next(script, Reply(500, b"the script is over"))
             self.close_connection = True
+            time.sleep(reply.after_seconds)
             if reply.drop:
                 return
             self.send_response(reply.status)

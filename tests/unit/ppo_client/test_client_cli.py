@@ -50,6 +50,7 @@ def test_every_command_explains_itself(ppo):
     assert code == 0
     for command in [
         "up",
+        "plan",
         "submit",
         "ls",
         "show",
