@@ -6,18 +6,19 @@ Each function is one transaction, scoped to the principal, and raises JobsError.
 from __future__ import annotations
 
 import re
-import uuid
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from jobs import audit
 from jobs.auth import Principal
 from jobs.clock import db_time
 from jobs.db import Database
 from jobs.errand_views import ErrandState, ErrandView
 from jobs.errors import JobNotFound, NoWorker, QuotaExceeded
 from jobs.fleet import ALIVE_SECONDS
+from jobs.ids import sortable_id
 from jobs.tables import Errand, Worker
 from jobs.views import JobError
 from ppo_engine.errands import ErrandKind
@@ -28,7 +29,13 @@ PATIENCE_SECONDS = 600.0
 """An errand that no worker has taken by then has failed."""
 KEPT_SECONDS = 3600.0
 """How long the answer can be read."""
-_ID = re.compile(r"errand_[0-9a-f]{32}")
+_ID = re.compile(r"errand_[0-9a-z]{26}")
+_ACTIONS = {
+    ErrandKind.PREVIEW_REWARD: "reward.preview",
+    ErrandKind.GENERATE: "job.generate",
+    ErrandKind.PROBE: "job.plan",
+}
+"""Its name in the audit log."""
 _ANSWERS = {
     ErrandKind.PREVIEW_REWARD: "preview",
     ErrandKind.GENERATE: "generation",
@@ -37,19 +44,28 @@ _ANSWERS = {
 """The field of the view that holds the answer."""
 
 
-def ask(db: Database, principal: Principal, *, kind: ErrandKind, request: dict[str, Any], queue: str) -> str:
-    """Have an errand done by a worker of `queue`; returns its id.
+def ask(
+    db: Database,
+    principal: Principal,
+    *,
+    kind: ErrandKind,
+    request: dict[str, Any],
+    queue: str,
+    job_id: str | None = None,
+) -> str:
+    """Have an errand done by a worker of `queue`; returns its id. `job_id`: the job it is about.
 
     Raises:
         NoWorker: none is alive that could.
         QuotaExceeded: MAX_OPEN of this owner's are under way.
     """
-    errand_id = f"errand_{uuid.uuid4().hex}"
+    errand_id = sortable_id("errand")
     with db.transaction() as session:
         _require_worker(session, queue)
         _require_room(session, principal)
         row = {"id": errand_id, "owner_id": principal.owner_id, "kind": kind.value, "queue": queue, "request": request}
         session.execute(sa.insert(Errand).values(**row, expire_time=db_time(PATIENCE_SECONDS)))
+        audit.record(session, principal, _ACTIONS[kind], job_id or errand_id)
     return errand_id
 
 

@@ -56,7 +56,8 @@ def ask_generation(db: Database, principal: Principal, job_id: str, document: An
         resources=spec.train_config().resources,
     )
     body = work.model_dump(mode="json", exclude_none=True)
-    return ask(db, principal, kind=ErrandKind.GENERATE, request=body, queue=spec.resources.queue)
+    queue = spec.resources.queue
+    return ask(db, principal, kind=ErrandKind.GENERATE, request=body, queue=queue, job_id=job.id)
 
 
 def _weights(name: str, job: Job, folders: dict[int, str]) -> Weights:

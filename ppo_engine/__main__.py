@@ -2,7 +2,7 @@
 
 `errand KIND REQUEST`: one short piece of work, whose answer is the only event.
 
-`wait`: import everything now, and become the run whose arguments come as a line of standard input.
+`wait`: import everything now, and become the run or errand whose words come as a line of standard input.
 
 Standard output carries events, one JSON object a line; everything else goes to standard error. SIGTERM or SIGINT:
 finish the step, checkpoint, exit 0. A closed standard input pipe means that the supervisor is gone: leave within
@@ -32,7 +32,7 @@ from ppo_engine.config import TrainConfig, expand_preset
 from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.errands import ErrandKind
 from ppo_engine.errors import EngineError, InvalidConfig
-from ppo_engine.events import Event, Failed
+from ppo_engine.events import Event, Failed, Phase, PhaseEntered
 from ppo_engine.program import spare
 from ppo_engine.rundir import RunDir
 from ppo_engine.settings import prepare_environment
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
 
     given = sys.argv[1:] if argv is None else argv
     if arguments.command == "wait":
-        given = ["run", *spare.wait()]
+        given = spare.wait()
         arguments = parser.parse_args(given)
     try:
         if arguments.command == "replay":
@@ -175,6 +175,7 @@ def _failure(run: Run) -> Failed | None:
 def _errand(arguments: argparse.Namespace, emit: Callable[[Event], None]) -> int:
     from ppo_engine.program.errand import Setting, do_errand  # noqa: PLC0415 - as above
 
+    emit(PhaseEntered(phase=Phase.LOADING, step=0))  # whoever started this hears that it began
     _leave_with_supervisor(lambda: None)
     setting = Setting(
         roots=_roots(arguments), runs=arguments.runs, threads=arguments.threads, egress=_egress(arguments)
@@ -292,7 +293,7 @@ def _parser() -> argparse.ArgumentParser:
     errand.add_argument("request", type=Path, metavar="REQUEST", help="JSON file with what is asked")
     errand.add_argument("--runs", type=Path, metavar="DIR", help="folder of the run directories")
     _add_sources(errand)
-    commands.add_parser("wait", help="import everything, then become the run that a line of standard input describes")
+    commands.add_parser("wait", help="import everything, then become what a line of standard input commands")
     replay = commands.add_parser("replay", help="feed recorded steps through the optimiser; one JSON line per step")
     replay.add_argument(
         "case", type=Path, metavar="CASE.json", help="recorded case (ppo_engine/program/replay.py has its form)"

@@ -15,15 +15,16 @@ from jobs.db import Database
 from jobs.errand_work import ErrandClaim
 from jobs.errors import LeaseLost, Unavailable
 from jobs.views import JobError
-from ppo_engine.events import Answered, Event, Failed
+from ppo_engine.events import Answered, Event, Failed, PhaseEntered
 from worker.engine_log import EngineLog
 from worker.gauges import Gauges
 from worker.lease import LeaseKeeper, now
 from worker.oom import oom_kills
 from worker.outcome import Reason, Seen, start_failed, verdict
-from worker.process import EngineProcess, Exit, ProtocolError, spawn
+from worker.process import EngineProcess, Exit, ProtocolError, start_process
 from worker.settings import WorkerSettings
 from worker.shutdown import Shutdown
+from worker.spare import Spare
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,18 @@ _WRITE_PAUSE_SECONDS = 0.5
 class ErrandDesk:
     """Takes the errands that wait, one after the other."""
 
-    def __init__(self, *, db: Database, settings: WorkerSettings, gauges: Gauges, shutdown: Shutdown) -> None:
+    def __init__(
+        self,
+        *,
+        db: Database,
+        settings: WorkerSettings,
+        gauges: Gauges,
+        shutdown: Shutdown,
+        spare: Spare | None = None,
+    ) -> None:
+        """`spare`: where a process may wait; somebody who waits for an answer needs it more than a job does."""
         self._db = db
+        self._spare = spare
         self._settings = settings
         self._gauges = gauges
         self._shutdown = shutdown
@@ -58,7 +69,14 @@ class ErrandDesk:
         )
         if claim is None:
             return False
-        errand = ErrandTry(claim, claimed_at=claimed_at, db=self._db, settings=settings, shutdown=self._shutdown)
+        errand = ErrandTry(
+            claim,
+            claimed_at=claimed_at,
+            db=self._db,
+            settings=settings,
+            shutdown=self._shutdown,
+            spare=self._spare,
+        )
         self._gauges.errands.labels(claim.kind, errand.run()).inc()
         return True
 
@@ -74,8 +92,12 @@ class ErrandTry:
         db: Database,
         settings: WorkerSettings,
         shutdown: Shutdown,
+        spare: Spare | None = None,
     ) -> None:
         self._claim = claim
+        self._spare = spare
+        self._unanswered = False
+        """The engine was a waiting process, and has not said yet that it began."""
         self._db = db
         self._settings = settings
         self._shutdown = shutdown
@@ -107,31 +129,37 @@ class ErrandTry:
     def _work(self) -> JobError | None:
         """Have the engine do it; returns what went wrong."""
         killed_before = oom_kills()
+        deadline = time.monotonic() + self._settings.errand_seconds
         with TemporaryDirectory(prefix="ppo-errand-") as folder:
-            try:
-                engine, engine_log = self._start(Path(folder))
-            except OSError as error:
-                return start_failed(error, self._claim.tries).error
-            try:
-                self._listen(engine, time.monotonic() + self._settings.errand_seconds)
-            finally:
-                exit_ = engine.close()
+            for spare in (self._spare, None):
+                try:
+                    engine, engine_log = self._start(Path(folder), spare)
+                except OSError as error:
+                    return start_failed(error, self._claim.tries).error
+                try:
+                    self._listen(engine, deadline)
+                finally:
+                    exit_ = engine.close()
+                if not self._unanswered or self._reason is not None:
+                    break
+                log.warning("%s: the waiting engine did not begin (%s)", self._claim.id, exit_)
         return self._judge(exit_, engine_log.tail(), oom_killed=oom_kills() > killed_before)
 
-    def _start(self, folder: Path) -> tuple[EngineProcess, EngineLog]:
+    def _start(self, folder: Path, spare: Spare | None) -> tuple[EngineProcess, EngineLog]:
         settings, request = self._settings, folder / "request.json"
         request.write_text(json.dumps(self._claim.request), encoding="utf-8")
         engine_log = EngineLog(
             folder / "engine.log", max_bytes=settings.engine_log_bytes, secrets=settings.engine_secrets()
         )
-        command = [*settings.engine_command, "errand", *settings.errand_arguments(self._claim.kind, request)]
-        try:
-            process = spawn(command, settings.engine_env(settings.threads_per_engine))
-        except OSError:
-            engine_log.close()
-            raise
-        self._engine = EngineProcess(process, engine_log)
-        return self._engine, engine_log
+        words = ["errand", *settings.errand_arguments(self._claim.kind, request)]
+        engine = spare.take(words, engine_log) if spare is not None else None
+        self._unanswered = engine is not None
+        if engine is None:
+            engine = start_process(
+                [*settings.engine_command, *words], settings.engine_env(settings.threads_per_engine), engine_log
+            )
+        self._engine = engine
+        return engine, engine_log
 
     def _listen(self, engine: EngineProcess, deadline: float) -> None:
         """Read what the engine says until it has ended, ending it where it must be."""
@@ -152,7 +180,10 @@ class ErrandTry:
                 engine.kill()
 
     def _hear(self, event: Event) -> None:
+        self._unanswered = False
         match event:
+            case PhaseEntered():
+                return
             case Answered():
                 self._answer = event
             case Failed():

@@ -185,3 +185,12 @@ def _event(line: bytes) -> Event:
         bad = [key for key, value in event.scalars.items() if not math.isfinite(value)]
         raise ProtocolError(f"step {event.step} reports a number that is not finite: {', '.join(bad[:5])}")
     return event
+
+
+def start_process(command: Sequence[str], env: Mapping[str, str], log: EngineLog) -> EngineProcess:
+    """An engine that `command` starts; the log is closed where it cannot be, and OSError raised."""
+    try:
+        return EngineProcess(spawn(command, env), log)
+    except OSError:
+        log.close()
+        raise

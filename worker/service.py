@@ -53,7 +53,9 @@ class Service:
             Ticker("audit", self._prune_audit, every_seconds=_PRUNE_SECONDS),
         ]
         if settings.errands:
-            desk = ErrandDesk(db=self._db, settings=settings, gauges=self._gauges, shutdown=self._shutdown)
+            desk = ErrandDesk(
+                db=self._db, settings=settings, gauges=self._gauges, shutdown=self._shutdown, spare=self._spare
+            )
             self._tickers.append(Ticker("errands", desk.work, every_seconds=settings.errand_poll_seconds))
         if settings.embedded:  # elsewhere the relay sends them
             self._tickers.append(Courier(self._db, settings))

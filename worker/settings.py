@@ -97,7 +97,7 @@ class WorkerSettings(DomainSettings):
     errand_poll_seconds: Seconds = 0.5
     """How often the database is asked for errands: somebody waits for the answer."""
     warm_engine: bool = True
-    """Keep one engine process waiting while a slot is free: a job starts seconds sooner, for 400 MB of memory."""
+    """Keep one engine process waiting while a slot is free: a job or an errand starts seconds sooner, for 400 MB."""
     engine_log_bytes: int = Field(64 * 2**20, ge=4096)
     """Size at which an engine's log is rotated; one older part is kept."""
 

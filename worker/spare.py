@@ -1,4 +1,4 @@
-"""One engine process that waits, with everything imported, so that the next job starts in a moment.
+"""One engine process that waits, with everything imported, so that the next job or errand starts in a moment.
 
 Only a hand-over may fail here, never a job: whatever is wrong with the spare, the caller starts an ordinary process.
 A spare is made when a slot is free and no job is in sight. Made while jobs fill all slots, it would take memory and
@@ -27,7 +27,7 @@ class Spare:
     """Keeps at most one process waiting. It ends with this one, because it then reads end-of-file where it waits."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        """`command` waits for the arguments of a run; `env` is the environment that the run will have."""
+        """`command` waits for the words of another; `env` is the environment that this one will have."""
         self._command = command
         self._env = env
         self._lock = threading.Lock()
@@ -54,8 +54,8 @@ class Spare:
             except OSError as error:
                 self._pause(f"cannot be started: {error}")
 
-    def take(self, arguments: Sequence[str], engine_log: EngineLog) -> EngineProcess | None:
-        """Make the waiting process the run of these arguments; None if none can be had.
+    def take(self, words: Sequence[str], engine_log: EngineLog) -> EngineProcess | None:
+        """Make the waiting process do what these words command (`run …`, `errand …`); None if none can be had.
 
         What is returned may yet die before its first event, having done nothing: it was killed meanwhile, or it found
         that its code is out of date.
@@ -65,7 +65,7 @@ class Spare:
             if process is None or process.stdin is None:
                 return None
             try:
-                os.write(process.stdin.fileno(), json.dumps(arguments).encode() + b"\n")
+                os.write(process.stdin.fileno(), json.dumps(words).encode() + b"\n")
             except OSError:  # it has ended
                 self._bury(process)
                 return None

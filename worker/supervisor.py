@@ -17,7 +17,7 @@ from worker.lease import LeaseKeeper
 from worker.oom import oom_kills
 from worker.outcome import Reason, Seen, Verdict, start_failed, verdict
 from worker.pace import Pace
-from worker.process import EngineProcess, Exit, ProtocolError, spawn
+from worker.process import EngineProcess, Exit, ProtocolError, start_process
 from worker.recorder import Recorder
 from worker.settings import WorkerSettings
 from worker.shutdown import Shutdown
@@ -126,22 +126,16 @@ class Supervisor:
         arguments = self._settings.run_arguments(
             self._run_dir, attempt=self._claim.lease.attempt, checkpoint=self._claim.checkpoint, threads=threads
         )
-        engine = spare.take(arguments, engine_log) if spare is not None else None
+        words = ["run", *arguments]
+        engine = spare.take(words, engine_log) if spare is not None else None
         self._unanswered = engine is not None
         self._pace.begin(time.monotonic())
         if engine is None:
-            engine = self._start_process(arguments, threads, engine_log)
+            command = [*self._settings.engine_command, *words]
+            engine = start_process(command, self._settings.engine_env(threads), engine_log)
         self._engine = engine
         self._gauges.started(again=self._claim.lease.attempt > 1)
         return engine, engine_log
-
-    def _start_process(self, arguments: list[str], threads: int, engine_log: EngineLog) -> EngineProcess:
-        command = [*self._settings.engine_command, "run", *arguments]
-        try:
-            return EngineProcess(spawn(command, self._settings.engine_env(threads)), engine_log)
-        except OSError:
-            engine_log.close()
-            raise
 
     def _watch(self, engine: EngineProcess) -> None:
         """Have events recorded until the engine has ended, ending it where it must be."""

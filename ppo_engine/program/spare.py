@@ -1,6 +1,6 @@
-"""`python -m ppo_engine wait`: a process that has imported everything and waits for the run it is for.
+"""`python -m ppo_engine wait`: a process that has imported everything and waits for the run or errand it is for.
 
-The caller writes one line to standard input, a JSON list with the arguments of `run`, and the process becomes that run.
+The caller writes one line to standard input, a JSON list with the words of a command, and the process becomes that.
 It imports no CUDA context and reads no model, so all it holds while it waits is memory for code. If the line does
 not come because the caller is gone, or if code has changed on the disk since it was imported, it leaves without a word.
 """
@@ -32,7 +32,7 @@ _LATE = (
 
 
 def wait() -> list[str]:
-    """Import what a run needs, wait for its arguments and return them; ends the process instead if none come."""
+    """Import what a run needs, wait for its words and return them; ends the process instead if none come."""
     _name_process("ppo-imports")
     given: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(given,), name="wait", daemon=True).start()

@@ -236,19 +236,20 @@ def _stop_with_supervisor(run: Run) -> None:
 
 
 def _wait() -> list[str]:
-    """The arguments of a run, from a line of standard input."""
+    """The words of a command, from a line of standard input."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
         if not byte:
             sys.exit(0)
         line += byte
-    return ["run", *json.loads(line)]
+    return list(json.loads(line))
 
 
 def errand(request: Path) -> int:
     """Do one errand as its request says: `answer` it, or have a `fault`."""
     script = json.loads(request.read_text())
+    emit(event="phase", phase="loading", step=0)
     print(f"process {os.getpid()}", file=sys.stderr, flush=True)
     match script.get("fault"):
         case "fail":
@@ -268,8 +269,9 @@ def errand(request: Path) -> int:
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["errand"]:
-        return errand(Path(sys.argv[3]))
+    words = _wait() if sys.argv[1:] == ["wait"] else sys.argv[1:]
+    if words[0] == "errand":
+        return errand(Path(words[2]))
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=["run"])
     parser.add_argument("spec", type=Path)
@@ -279,7 +281,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--root", action="append")
     parser.add_argument("--keep-checkpoints", action="store_true")
-    run = Run(parser.parse_args(_wait() if sys.argv[1:] == ["wait"] else None))
+    run = Run(parser.parse_args(words))
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGTERM, lambda *_: setattr(run, "stopping", True))
     threading.Thread(target=_stop_with_supervisor, args=(run,), daemon=True).start()

@@ -58,7 +58,7 @@ def test_it_does_exactly_what_run_does(tmp_path: Path) -> None:
     assert finish(runs)[0] == 0
     # Started for two threads, used for one: the number that decides is the one of the run.
     waits = start("wait", OMP_NUM_THREADS="2")
-    line = json.dumps(arguments(tmp_path, waited)).encode() + b"\n"
+    line = json.dumps(["run", *arguments(tmp_path, waited)]).encode() + b"\n"
     code, out, err = finish(waits, line)
     assert code == 0, err
     first, *_ = events = [parse(line) for line in out.splitlines()]

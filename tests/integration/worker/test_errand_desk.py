@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,10 +23,11 @@ from tests.integration.jobs.test_errands import ANSWER
 from tests.support.attempts import ANN
 from tests.support.errand_desk import alive
 from tests.support.servers import wait_until
-from tests.support.workers import quick_settings, stack, submit_script, wait_for_step
+from tests.support.workers import ENGINE_COMMAND, quick_settings, stack, submit_script, wait_for_step
 from worker.errands import ErrandDesk
 from worker.gauges import Gauges
 from worker.shutdown import Shutdown
+from worker.spare import Spare
 
 
 @dataclass
@@ -36,9 +39,9 @@ class Bench:
     gauges: Gauges = field(default_factory=Gauges)
     shutdown: Shutdown = field(default_factory=Shutdown)
 
-    def desk(self, **changed: Any) -> ErrandDesk:
+    def desk(self, spare: Spare | None = None, **changed: Any) -> ErrandDesk:
         settings = quick_settings(self.home, "sqlite:///unused.db", **changed)
-        return ErrandDesk(db=self.db, settings=settings, gauges=self.gauges, shutdown=self.shutdown)
+        return ErrandDesk(db=self.db, settings=settings, gauges=self.gauges, shutdown=self.shutdown, spare=spare)
 
     def ask(self, **script: Any) -> str:
         alive(self.db)
@@ -123,6 +126,35 @@ def test_one_whose_lease_is_lost_writes_nothing(bench: Bench) -> None:
     assert not thread.is_alive()
     view = bench.see(errand_id)
     assert (view.state, view.tries, bench.count("lease_lost")) == (ErrandState.WAITING, 1, 1)
+
+
+@pytest.fixture
+def spare() -> Iterator[Spare]:
+    """A process that waits."""
+    made = Spare([*ENGINE_COMMAND, "wait"], os.environ)
+    made.keep()
+    yield made
+    made.close()
+
+
+def test_a_waiting_process_does_it(bench: Bench, spare: Spare) -> None:
+    errand_id = bench.ask(fault="exit_7", answer=ANSWER)
+    pid = spare.pid
+    bench.desk(spare, engine_command=["/nowhere/engine"]).work()
+    error = bench.see(errand_id).error
+    assert error is not None
+    assert f"process {pid}" in error.log_tail
+    assert spare.pid is None, "one process, one errand"
+
+
+def test_one_that_is_killed_as_it_takes_the_errand_costs_nothing(bench: Bench, spare: Spare) -> None:
+    errand_id = bench.ask(answer=ANSWER)
+    os.kill(spare.pid or 0, signal.SIGSTOP)
+    killer = threading.Timer(0.5, os.kill, (spare.pid, signal.SIGKILL))
+    killer.start()
+    bench.desk(spare).work()
+    killer.join()
+    assert bench.see(errand_id).state is ErrandState.SUCCEEDED
 
 
 @pytest.mark.slow
