@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import StreamingResponse
 
 from api import errors as door
 from api.context import Context
 from api.http import csv_table, sse
 from api.http.deps import Caller, Ctx, JobId
 from api.http.errors import Responses, responses
+from api.http.event_stream import EventStream
 from api.http.queries import EventsQuery, LogsQuery, MetricsFormat, MetricsQuery, SamplesQuery
 from api.threads import in_thread
 from api.watch import Source, watch
@@ -71,9 +71,7 @@ async def _stream(
     if ended:
         await updates.aclose()
         return Response(status_code=204)
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    body = sse.text(first, updates, context.meters.streams.labels("http"))
-    return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+    return EventStream(sse.text(first, updates, context.meters.streams.labels("http")))
 
 
 @router.get("/metrics", response_model=MetricsView, responses={**_METRICS, **REFUSALS})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from tests.support.attempts import (
     submitted,
 )
 from tests.support.grpc_api import stub_at
-from tests.support.http_api import Process, Served
+from tests.support.http_api import Process, Served, served_on, settings
 from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.slow
@@ -235,4 +236,26 @@ def test_sigterm_lets_followers_go_and_ends_with_0(sqlite_process: Process, sqli
             list(watching)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     assert '"api_stopped"' in sqlite_process.log.read_text()
+    db.dispose()
+
+
+def test_a_client_that_takes_nothing_is_let_go(sqlite_url: str, home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("api.http.event_stream.STUCK_SECONDS", 0.3)
+    db = Database(sqlite_url)
+    job_id = submitted(db, LOCAL, ppo__steps=1000)
+    held = claimed(db, job_id)
+    scalars = {f"ppo/number_{index}": index / 7 for index in range(300)}
+    rows = [JobMetrics(job_id=job_id, step=n, lease_token=held.lease.token, scalars=scalars) for n in range(1, 1001)]
+    with db.transaction() as session:
+        session.add_all(rows)
+    with served_on(db, settings(home, sqlite_url, http_port=0, grpc_port=0)) as served, socket.socket() as stuck:
+        open_streams = served.context.meters.streams.labels("http")._value
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = served.http.removeprefix("http://").split(":")
+        stuck.connect((host, int(port)))
+        path = f"/v1/jobs/{job_id}/events"
+        stuck.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n\r\n".encode())
+        wait_until(lambda: open_streams.get() == 1, 10, lambda: "the stream does not begin")
+        wait_until(lambda: open_streams.get() == 0, 10, lambda: "it waits for ever")
+        assert served.context.hub._topics == {}
     db.dispose()

@@ -11,7 +11,7 @@ from jobs.states import JobState
 from ppo_client import errors, sse
 from ppo_client.client import PPOClient, WaitTimeout
 from ppo_client.transport import RetryPolicy
-from ppo_client.updates import End, Happened, Snapshot, Step
+from ppo_client.updates import End, Gap, Happened, Snapshot, Step, from_answers
 from tests.support.client_values import START, ended, event_view, job_view, metrics_view
 from tests.support.scripted_http import Reply, event_stream, json_reply, problem, serve
 
@@ -50,6 +50,18 @@ def test_a_cut_stream_is_taken_up_behind_the_last_update():
     assert kinds == [Snapshot, Happened, Snapshot, Step, Snapshot, Step, End]
     assert [asked.headers["Last-Event-ID"] for asked in server.asked] == ["0", "1", "1.1"]
     assert updates[-1].job.state is JobState.SUCCEEDED
+
+
+def test_a_gap_is_told_by_stream_and_by_polling():
+    gap = frame("gap", "1.1", json.dumps({"from_step": 2, "to_step": 900}))
+    with serve([event_stream(snapshot(), gap, step(900, "1.900"), END)]) as server:
+        updates = watched(server.url)
+    assert [type(update) for update in updates] == [Snapshot, Gap, Step, End]
+    assert (updates[1].cursor, updates[1].from_step, updates[1].to_step) == ("1.1", 2, 900)
+    thinned = metrics_view(3).model_copy(update={"downsampled": True})
+    polled = list(from_answers("0", job_view(), [], thinned))
+    assert [type(update) for update in polled[:3]] == [Snapshot, Gap, Step]
+    assert (polled[1].from_step, polled[1].to_step) == (thinned.steps[0], thinned.steps[-1])
 
 
 def test_a_service_that_restarts_is_waited_for():
