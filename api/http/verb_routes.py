@@ -103,7 +103,7 @@ async def wait_for_end(
     """Wait for a job's end: the job when it is `done`, or as it is after `timeout` seconds."""
     request.state.streamed = True  # its time says nothing about the service
     source = Source(context.db, caller, job_id, context.stopping)
-    return _tagged(response, await wait(source, query.timeout, context.pace))
+    return _tagged(response, await wait(source, query.timeout, context.pace, context.hub))
 
 
 @router.patch("", dependencies=[NO_QUERY], openapi_extra=_PATCH_BODY, responses=_CHANGE)

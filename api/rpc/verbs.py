@@ -54,7 +54,7 @@ class VerbRpcs(JobServiceServicer):
             problem = Problem(pointer="/timeout_seconds", code="out_of_range", detail=detail)
             raise InvalidArgument(f"timeout_seconds {detail}", problems=[problem])
         source = Source(self._context.db, CALLER.get(), job_id(request.job_id), self._context.stopping)
-        return pb.WaitJobResponse(job=convert.job(await wait(source, seconds, self._context.pace)))
+        return pb.WaitJobResponse(job=convert.job(await wait(source, seconds, self._context.pace, self._context.hub)))
 
     async def UpdateJob(self, request: pb.UpdateJobRequest, context: Any) -> pb.UpdateJobResponse:
         """Change a job's name and labels."""

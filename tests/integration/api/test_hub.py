@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from api.hub import Hub, Pace
 from api.threads import in_thread
+from api.wait import wait
 from api.watch import Cursor, End, Gap, Happened, Heartbeat, Snapshot, Source, Step, Update, watch
 from jobs import lifecycle
 from jobs.db import Database
@@ -235,3 +236,26 @@ def test_silence_is_filled_with_heartbeats(db: Database, monkeypatch: pytest.Mon
             return [(await anext(updates))[0] for _ in range(5)]
 
     assert [type(update) for update in asyncio.run(follow())] == [Snapshot, Happened, *[Heartbeat] * 3]
+
+
+def test_a_hundred_long_polls_cost_what_one_costs(db: Database):
+    job_id = submitted(db)
+    held = claimed(db, job_id)
+    sources = [Source(db, ANN, job_id, asyncio.Event()) for _ in range(100)]
+
+    async def poll() -> tuple[list[str], set[str]]:
+        hub = Hub()
+        polls = [asyncio.create_task(wait(source, 20, PACE, hub)) for source in sources]
+        await asyncio.sleep(1.0)
+        with statements() as idle:
+            await asyncio.sleep(0.5)
+        await in_thread(record_steps, db, held, 1, 1)
+        await asyncio.sleep(0.3)
+        assert not any(task.done() for task in polls)
+        await in_thread(lifecycle.succeed, db, held.lease)
+        async with asyncio.timeout(10):
+            return idle, {job.state for job in await asyncio.gather(*polls)}
+
+    idle, states = asyncio.run(poll())
+    assert len(idle) <= 10
+    assert states == {"succeeded"}
