@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from jobs.ids import sortable_id
+from jobs.job_view import labels
 from jobs.tables import Job
 from jobs.webhook_spec import EventType
 from jobs.webhook_tables import Webhook, WebhookMessage
@@ -60,7 +61,7 @@ def _data(job: Job, event: Mapping[str, Any]) -> dict[str, Any]:
             "attempt": job.attempt,
             "step": job.step,
             "steps_total": job.steps_total,
-            "labels": job.spec.get("labels", {}),
+            "labels": labels(job),
             "stop_reason": job.stop_reason,
             "error": error,
             "links": {"self": f"/v1/jobs/{job.id}"},

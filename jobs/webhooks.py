@@ -141,6 +141,7 @@ def send_test(db: Database, principal: Principal, webhook_id: str) -> WebhookMes
     """
     with db.transaction() as session:
         row = _enabled(_owned(session, principal, webhook_id, lock=True))
+        audit.record(session, principal, "webhook.test", row.id)
         (message_id,) = post(session, [row.id], "webhook.test", {"webhook": {"id": row.id}})
         return WebhookMessageView(message_id=message_id)
 
@@ -181,6 +182,7 @@ def redeliver(db: Database, principal: Principal, webhook_id: str, delivery_id: 
         delivery = session.get(WebhookDelivery, delivery_id) if _ID.fullmatch(delivery_id) else None
         if delivery is None or delivery.webhook_id != row.id:
             raise WebhookNotFound("there is no such delivery")
+        audit.record(session, principal, "webhook.redeliver", row.id, delivery=delivery.id)
         again = sa.update(WebhookMessage).where(WebhookMessage.id == delivery.message_id)
         session.execute(again.values(outcome=None, next_attempt_time=db_time(), due_since=db_time()))
         return WebhookMessageView(message_id=delivery.message_id)

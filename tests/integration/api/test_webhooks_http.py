@@ -182,3 +182,14 @@ def test_changes_are_in_the_audit_log_and_secrets_are_not(sqlite_app: App):
     wanted = ["delete", "delete", "test", "rotate_secret", "update", "create"]
     assert [entry["action"] for entry in log.json()["items"]] == [f"webhook.{name}" for name in wanted]
     assert not any(text in log.text for text in (webhook["secret"], fresh, "a-secret-path"))
+
+
+def test_a_message_tells_the_job_as_it_is_now(app: App):
+    made(app, event_types=["job.cancelled"])
+    job_id = app.post("/v1/jobs", json=spec_document(labels={"team": "a"})).json()["id"]
+    changed = app.request("PATCH", f"/v1/jobs/{job_id}", json={"labels": {"team": "b"}})
+    assert changed.json()["labels"] == {"team": "b"}, changed.text
+    app.post(f"/v1/jobs/{job_id}/cancel")
+    (message,) = claim(app.context.db)
+    assert message.data["job"]["labels"] == {"team": "b"}
+    assert (message.data["job"]["state"], message.data["event"]["type"]) == ("cancelled", "cancelled")
