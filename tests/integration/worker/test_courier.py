@@ -167,13 +167,12 @@ def test_a_receiver_that_drips_is_cut_and_holds_up_nobody(db: Database, sqlite_u
         hook = endpoint(db, receiver.url, egress)
         for _ in range(20):
             submitted(db)
-        with sending(db, sqlite_url, tmp_path, webhook_timeout_seconds=1.5, webhook_first_retry_seconds=60):
-            started = time.monotonic()
+        with sending(db, sqlite_url, tmp_path, webhook_timeout_seconds=3, webhook_first_retry_seconds=60):
             wait_for_attempts(db, hook.id, 20)
-            assert time.monotonic() - started < 1.5
+            assert log(db, drip.id) == [], "all of the others are through before the first of these is cut"
             cut = wait_for_attempts(db, drip.id, 4)
-    assert {item.error for item in cut} == {"no answer within 1.5 s"}
-    assert all(1.4 < item.duration_seconds < 2.5 for item in cut)
+    assert {item.error for item in cut} == {"no answer within 3 s"}
+    assert all(item.duration_seconds > 2.9 for item in cut)
 
 
 @contextmanager
