@@ -8,6 +8,7 @@ from pydantic import SecretStr
 
 from jobs import admin
 from jobs.auth import Principal, authenticate, create_key, has_keys, list_keys, revoke_key
+from jobs.clock import db_time
 from jobs.db import Database
 from jobs.errors import InvalidArgument, Unauthenticated
 from jobs.service import get
@@ -44,6 +45,34 @@ def test_a_revoked_key_is_useless_and_does_not_open_the_door(database: Database)
         authenticate(database, key, PEPPER)
     assert has_keys(database)
     assert not revoke_key(database, info.id)
+
+
+def test_the_last_use_is_written_down_once_a_minute(database: Database) -> None:
+    key = create_key(database, "ann", PEPPER)
+    assert list_keys(database)[0].last_use_time is None
+    authenticate(database, key, PEPPER)
+    first = list_keys(database)[0].last_use_time
+    assert first is not None
+    authenticate(database, key, PEPPER)
+    assert list_keys(database)[0].last_use_time == first
+    with database.transaction() as session:
+        session.execute(sa.update(ApiKey).values(last_use_time=db_time(-61)))
+    authenticate(database, key, PEPPER)
+    again = list_keys(database)[0].last_use_time
+    assert again is not None
+    assert again >= first
+
+
+def test_a_reader_is_let_in_by_a_database_that_takes_no_writes(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.db._BUSY_SECONDS", 0.1)
+    db = Database(sqlite_url)
+    key = create_key(db, "ann", PEPPER)
+    with Database(sqlite_url).transaction() as writer:
+        writer.execute(sa.text("SELECT 1"))  # takes the write lock
+        assert authenticate(db, key, PEPPER) == Principal("ann")
+    assert list_keys(db)[0].last_use_time is None
 
 
 @pytest.mark.parametrize("key", ["", "ppo_", "ppo_" + "a" * 43, "ppo_" + "é" * 43, "x" * 100_000, "\x00"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from api.operations import OPERATIONS, Operation, of_route, of_rpc
 from api.rpc.server import FILES
 from jobs.errors import Forbidden
 from jobs.principal import Principal, Scope
+from tests.support.source_tree import sources
 
 
 def routes() -> set[str]:
@@ -84,3 +86,21 @@ def _allowed(caller: Principal, row: Operation) -> bool:
     except Forbidden:
         return False
     return True
+
+
+UNCHANGING = {"job.plan", "job.generate", "reward.preview", "webhook.test", "webhook.redeliver"} | {
+    "key.list",
+    "quota.get",
+    "audit.list",
+}
+"""They need more than `read`, for the work or the messages they cause or for what they show, and change nothing."""
+
+
+def recorded() -> set[str]:
+    """Every action that the domain writes into the audit log."""
+    text = "".join(source.text for source in sources(("jobs",)))
+    return set(re.findall(r'(?:audit\.record|_changed)\(\s*session,\s*principal,\s*"([a-z_.]+)"', text))
+
+
+def test_every_change_is_recorded_under_the_name_in_the_table():
+    assert recorded() == {row.action for row in OPERATIONS if row.changes} - UNCHANGING
