@@ -59,7 +59,7 @@ def due_wakeups(db: Database, *, every_seconds: float, limit: int = 100) -> list
     return found
 
 
-def beat_worker(
+def beat_worker(  # noqa: PLR0913 - the facts of one row
     db: Database,
     worker_id: str,
     *,
@@ -69,10 +69,11 @@ def beat_worker(
     busy: int,
     queues: Sequence[str],
     errands: bool = True,
+    max_running_jobs: int | None = None,
 ) -> None:
-    """Say that a worker is alive."""
+    """Say that a worker is alive, and what it holds itself to."""
     facts: dict[str, Any] = {"host": host, "metrics_url": metrics_url, "slots": slots, "busy": busy}
-    facts |= {"queues": list(queues), "errands": errands}
+    facts |= {"queues": list(queues), "errands": errands, "max_running_jobs": max_running_jobs}
     beat = sa.update(Worker).where(Worker.id == worker_id).values(update_time=db_time(), **facts)
     with db.transaction() as session:
         if session.execute(beat.returning(Worker.id)).first() is None:

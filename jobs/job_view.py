@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from jobs.access_tables import OwnerQuota
 from jobs.clock import db_time
 from jobs.fleet import ALIVE_SECONDS
 from jobs.health import verdict
@@ -100,29 +101,45 @@ def _links(job_id: str) -> dict[str, str]:
 
 
 def _place(session: Session, job: Job) -> Queue:
-    mine = {"queue": job.queue, "rank": job.rank, "create_time": job.create_time, "id": job.id}
+    mine = {
+        "queue": job.queue,
+        "rank": job.rank,
+        "create_time": job.create_time,
+        "id": job.id,
+        "owner_id": job.owner_id,
+    }
     rows = session.execute(_PLACE, mine).all()
-    served = {queue for row in rows for queue in row.queues or ()}
-    return Queue(position=1 + rows[0].ahead, reason=_reason(job, rows[0].now, served))
+    return Queue(position=1 + rows[0].ahead, reason=_reason(job, rows))
 
 
-def _place_query() -> sa.Select[tuple[int, datetime, list[str] | None]]:
+def _place_query() -> sa.Select[Any]:
     """Everything about a job's place in one statement: one row per live worker, or one without any."""
     job = sa.tuple_(*(sa.bindparam(key.name, type_=key.type) for key in _ORDER))
     before = sa.select(sa.literal(1)).where(IS_QUEUED, Job.queue == sa.bindparam("queue"), sa.tuple_(*_ORDER) < job)
     count = sa.select(sa.func.count()).select_from(before.limit(_COUNTED - 1).subquery()).scalar_subquery()
-    here = sa.select(count.label("ahead"), db_time().label("now")).subquery()
-    alive = sa.select(Worker.queues).where(Worker.update_time > db_time(-ALIVE_SECONDS)).subquery()
-    return sa.select(here.c.ahead, here.c.now, alive.c.queues).outerjoin_from(here, alive, sa.true())
+    owner = sa.bindparam("owner_id")
+    running = sa.select(sa.func.count()).where(Job.owner_id == owner, Job.state == JobState.RUNNING).scalar_subquery()
+    quota = sa.select(OwnerQuota.max_running_jobs).where(OwnerQuota.owner_id == owner).scalar_subquery()
+    facts = count.label("ahead"), db_time().label("now"), running.label("running"), quota.label("quota")
+    here = sa.select(*facts).subquery()
+    workers = sa.select(Worker.queues, Worker.max_running_jobs)
+    alive = workers.where(Worker.update_time > db_time(-ALIVE_SECONDS)).subquery()
+    return sa.select(here, alive).outerjoin_from(here, alive, sa.true())
 
 
 _ORDER = (Job.rank, Job.create_time, Job.id)
 _PLACE = _place_query()
 
 
-def _reason(job: Job, now: datetime, served: set[str]) -> str:
-    if job.not_before > now:
+def _reason(job: Job, rows: Sequence[Any]) -> str:
+    """Why it waits; `rows` are those of `_PLACE`."""
+    if job.not_before > rows[0].now:
         return f"tried again after {job.not_before:%Y-%m-%d %H:%M:%S} UTC"
-    if job.queue not in served:
+    limits = [row.max_running_jobs for row in rows if job.queue in (row.queues or ())]
+    if not limits:
         return f"no worker serves the queue `{job.queue}`"
+    # The most that any worker allows, where nobody set a number for this owner.
+    quota = rows[0].quota if rows[0].quota is not None else None if None in limits else max(limits)
+    if quota is not None and rows[0].running >= quota:
+        return f"{rows[0].running} of your jobs are running, which is your quota"
     return "waiting for a free worker"

@@ -318,6 +318,8 @@ class Worker(Base):
     queues: Mapped[list[str]]
     errands: Mapped[bool] = mapped_column(server_default=sa.true())
     """Whether it does errands."""
+    max_running_jobs: Mapped[int | None]
+    """Jobs that it lets one owner run at once, where an administrator set no other number; None: any."""
     start_time: Mapped[datetime] = _now()
     update_time: Mapped[datetime] = _now()
 

@@ -184,6 +184,7 @@ class Service:
             busy=self._slots.busy,
             queues=self._settings.queue_names,
             errands=self._settings.errands,
+            max_running_jobs=self._settings.max_running_jobs,
         )
 
 

@@ -12,9 +12,9 @@ from jobs.auth import OPERATOR
 from jobs.claiming import Claim, claim
 from jobs.db import Database
 from jobs.errors import QuotaExceeded
-from jobs.lifecycle import succeed
+from jobs.lifecycle import beat_worker, succeed
 from jobs.quotas import Limits
-from jobs.service import submit
+from jobs.service import get, submit
 from tests.support.attempts import ANN, BOB, submitted
 from tests.support.invariants import check_invariants
 from tests.support.specs import make_spec
@@ -90,3 +90,28 @@ def test_a_refused_submit_leaves_nothing_behind(database: Database) -> None:
     job, created = submit(database, ANN, make_spec(), roots=[], request_id="r", limits=Limits(queued=1))
     assert created
     assert job.state == "queued"
+
+
+def test_a_job_that_waits_for_its_owners_quota_says_so(database: Database) -> None:
+    def alive(worker_id: str, most: int | None) -> None:
+        facts = {"host": "h", "metrics_url": None, "slots": 1, "busy": 0, "queues": ["default"]}
+        beat_worker(database, worker_id, **facts, max_running_jobs=most)
+
+    def reason() -> str:
+        job = get(database, ANN, waiting)
+        assert job.queue is not None
+        return job.queue.reason
+
+    submitted(database)
+    waiting = submitted(database)
+    alive("w", 1)
+    assert reason() == "waiting for a free worker"
+    assert take(database) is not None
+    assert reason() == "1 of your jobs are running, which is your quota"
+    allow(database, "ann", max_running_jobs=2)
+    assert reason() == "waiting for a free worker"
+    allow(database, "ann")
+    alive("other", None)
+    assert reason() == "waiting for a free worker"
+    allow(database, "ann", max_running_jobs=1)
+    assert "quota" in reason()
