@@ -88,12 +88,8 @@ def _allowed(caller: Principal, row: Operation) -> bool:
     return True
 
 
-UNCHANGING = {"job.plan", "job.generate", "reward.preview", "webhook.test", "webhook.redeliver"} | {
-    "key.list",
-    "quota.get",
-    "audit.list",
-}
-"""They need more than `read`, for the work or the messages they cause or for what they show, and change nothing."""
+UNCHANGING = {"job.plan", "job.generate", "reward.preview", "key.list", "quota.get", "audit.list"}
+"""They need more than `read`, for the work they cause or for what they show, and change nothing."""
 
 
 def recorded() -> set[str]:
