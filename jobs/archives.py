@@ -40,6 +40,14 @@ class ExportForm(StrEnum):
     """The adapter of a LoRA run."""
 
 
+class ExportNotMade(Exception):
+    """A merged model is wanted that nobody has made yet."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"the adapter of step {step} is not merged yet")
+        self.step = step
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One file of an archive: on disk, or made just now."""
@@ -77,17 +85,18 @@ def export_bundle(
     Raises:
         JobNotFound: no such job, or no such checkpoint.
         InvalidArgument: the run has no model in this form.
+        ExportNotMade: its adapter is not merged yet; `jobs.exporting.ask_export` has it done.
     """
     step = choose_step(db, principal, job_id, wanted)
     folder = checkpoint_dir(db, principal, job_id, step, runs_dir)
-    model = folder / _MODEL
-    _check_form(form, adapter=(model / _ADAPTER_SETTINGS).is_file())
-    card = _card(db, principal, job_id, step)
-    digests = {
-        name.removeprefix(f"{_MODEL}/"): entry["sha256"]
-        for name, entry in _manifest(folder).items()
-        if name.startswith(f"{_MODEL}/")
-    }
+    adapter = (folder / _MODEL / _ADAPTER_SETTINGS).is_file()
+    _check_form(form, adapter=adapter)
+    merged = adapter and form is ExportForm.MERGED
+    card = _card(db, principal, job_id, step, adapter=adapter and not merged)
+    model = RunDir(runs_dir / job_id).merged(folder.name) if merged else folder / _MODEL
+    if merged and not (model / MANIFEST).is_file():
+        raise ExportNotMade(step)
+    digests = _model_digests(model if merged else folder)
     members = [member for member in _members(model) if member.name in digests and member.name != "README.md"]
     members.append(Member("README.md", len(card), card))
     digests["README.md"] = hashlib.sha256(card).hexdigest()
@@ -127,10 +136,10 @@ def choose_step(db: Database, principal: Principal, job_id: str, wanted: str) ->
 
 
 def _check_form(form: ExportForm, *, adapter: bool) -> None:
-    if (form is ExportForm.ADAPTER) == adapter:
+    if form is ExportForm.MERGED or (form is ExportForm.ADAPTER) == adapter:
         return
     detail = (
-        "the run trained an adapter: ask for `adapter`, and merge it with PEFT's `merge_and_unload`"
+        "the run trained an adapter: ask for `adapter` or `merged`"
         if adapter
         else "the run trained no adapter: ask for `full` or `merged`"
     )
@@ -143,6 +152,13 @@ def _members(folder: Path) -> Iterator[Member]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink():
             yield Member(path.relative_to(folder).as_posix(), path.stat().st_size, path)
+
+
+def _model_digests(folder: Path) -> dict[str, str]:
+    """Digests of a model's files, by a checkpoint's manifest or by the model's own."""
+    files = _manifest(folder)
+    inside = [name for name in files if name.startswith(f"{_MODEL}/")] or list(files)
+    return {name.removeprefix(f"{_MODEL}/"): files[name]["sha256"] for name in inside}
 
 
 def _manifest(folder: Path) -> Mapping[str, Any]:
@@ -172,9 +188,9 @@ def _digest(member: Member) -> str:
     return digest.hexdigest()
 
 
-def _card(db: Database, principal: Principal, job_id: str, step: int) -> bytes:
+def _card(db: Database, principal: Principal, job_id: str, step: int, *, adapter: bool) -> bytes:
     this = JobMetrics.job_id == job_id, JobMetrics.step == step
     with db.read() as session:
         job = owned(session, principal, job_id)
         scalars = session.scalar(sa.select(JobMetrics.scalars).where(*this)) or {}
-        return model_card(job.spec, job_id=job.id, step=step, scalars=scalars).encode()
+        return model_card(job.spec, job_id=job.id, step=step, scalars=scalars, adapter=adapter).encode()

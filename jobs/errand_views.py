@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from jobs.views import JobError, View
-from ppo_engine.errands import ErrandKind, Generation, RewardPreview
+from ppo_engine.errands import ErrandKind, Exported, Generation, RewardPreview
 from ppo_engine.plans import Probe
 
 
@@ -34,3 +34,4 @@ class ErrandView(View):
     preview: RewardPreview | None = None
     generation: Generation | None = None
     probe: Probe | None = None
+    export: Exported | None = None

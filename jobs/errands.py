@@ -40,6 +40,7 @@ _ANSWERS = {
     ErrandKind.PREVIEW_REWARD: "preview",
     ErrandKind.GENERATE: "generation",
     ErrandKind.PROBE: "probe",
+    ErrandKind.EXPORT: "export",
 }
 """The field of the view that holds the answer."""
 

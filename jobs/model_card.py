@@ -16,16 +16,17 @@ _SHOWN = (
 )
 
 
-def model_card(spec: Mapping[str, Any], *, job_id: str, step: int, scalars: Mapping[str, float]) -> str:
+def model_card(spec: Mapping[str, Any], *, job_id: str, step: int, scalars: Mapping[str, float], adapter: bool) -> str:
     """The card in Markdown, with the hub's front matter; the same text whenever it is made."""
     policy, lora = spec["model"]["policy"], spec["model"].get("lora")
-    front = {"library_name": "peft" if lora else "transformers", "pipeline_tag": "text-generation"}
+    front = {"library_name": "peft" if adapter else "transformers", "pipeline_tag": "text-generation"}
     lines = ["---", *(f"{name}: {json.dumps(value)}" for name, value in front.items())]
     if policy.get("hub"):
         lines.append(f"base_model: {json.dumps(policy['hub'])}")
     lines += ["tags:", "- ppo", "- reinforcement-learning", "---", "", f"# {_plain(spec['name'])}", ""]
     base = policy.get("hub") or policy.get("path")
-    what = f"A LoRA adapter (rank {lora['rank']}) for" if lora else "A fine-tuned"
+    what = "A fine-tuned" if lora is None else f"A LoRA adapter (rank {lora['rank']}), merged into"
+    what = f"A LoRA adapter (rank {lora['rank']}) for" if lora and adapter else what
     lines += [f"{what} `{_plain(base)}`, trained with PPO: step {step} of {spec['ppo']['steps']}, job `{job_id}`.", ""]
     lines += _table("Numbers of this step", {key: f"{scalars[key]:.6g}" for key in _SHOWN if key in scalars})
     lines += _table("Rewards", {reward["name"]: _reward(reward) for reward in spec["rewards"]})

@@ -108,28 +108,29 @@ def _is_disk_full(error: BaseException) -> bool:
 
 
 def _publish(partial: Path, final: Path, *, step: int, attempt: int) -> Saved:
-    files = {str(path.relative_to(partial)): _seal(path) for path in sorted(partial.rglob("*")) if path.is_file()}
+    files = {str(path.relative_to(partial)): seal(path) for path in sorted(partial.rglob("*")) if path.is_file()}
     manifest = json.dumps({"format": FORMAT, "step": step, "attempt": attempt, "files": files}, indent=1).encode()
     (partial / MANIFEST).write_bytes(manifest)
-    _fsync(partial / MANIFEST)
+    sync(partial / MANIFEST)
     for folder in [path for path in partial.rglob("*") if path.is_dir()] + [partial]:
-        _fsync(folder)
+        sync(folder)
     if final.exists():  # the same attempt resumed at this very step: its own earlier copy
         shutil.rmtree(final)
     partial.rename(final)
-    _fsync(final.parent)
+    sync(final.parent)
     size = sum(entry["size"] for entry in files.values()) + len(manifest)
     return Saved(final, size, hashlib.sha256(manifest).hexdigest())
 
 
-def _seal(path: Path) -> dict[str, Any]:
+def seal(path: Path) -> dict[str, Any]:
     """Fsync a file; returns its size and digest."""
     path.chmod(0o644)  # safetensors makes private files, and the front door may run as another user
-    _fsync(path)
+    sync(path)
     return {"size": path.stat().st_size, "sha256": _sha256(path)}
 
 
-def _fsync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have a file or folder on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

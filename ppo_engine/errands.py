@@ -35,6 +35,8 @@ class ErrandKind(StrEnum):
     GENERATE = "generate"
     PROBE = "probe"
     """Look at a run before it starts, for a plan."""
+    EXPORT = "export"
+    """Merge a checkpoint's adapter into its model."""
 
 
 class Answer(BaseModel):
@@ -253,3 +255,25 @@ class Generation(Answer):
 
     prompts: list[str]
     answers: list[GeneratedBy]
+
+
+# --- export -------------------------------------------------------------------------------------------------------
+
+
+class ExportWork(Config):
+    """A checkpoint of a LoRA run, whose model is wanted whole."""
+
+    job_id: str
+    step: int
+    folder: str
+    """Checkpoint, relative to the run directory."""
+    model: ModelConfig
+    resources: ResourcesConfig
+
+
+class Exported(Answer):
+    """A merged model lies in the run directory."""
+
+    step: int
+    sha256: str
+    """Of its manifest."""

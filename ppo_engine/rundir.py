@@ -6,6 +6,7 @@ samples.jsonl                      one line per stored response
 rollbacks.json                     how often each guard rolled the run back
 tensorboard/                       event files
 converted/                         models made from GGUF files
+exports/step-00000010-3/           an adapter's checkpoint merged into its model, for who asks for it
 inspection/step-00000010-3/        what step 10 of attempt 3 worked on, if its numbers were not finite
 checkpoints/step-00000010-3/       step 10, written by attempt 3
     manifest.json                  sizes and sha256 of all files
@@ -57,6 +58,14 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    @property
+    def exports(self) -> Path:
+        return self.root / "exports"
+
+    def merged(self, checkpoint: str) -> Path:
+        """The merged model of a checkpoint folder."""
+        return self.exports / Path(checkpoint).name
 
     @property
     def rollbacks(self) -> Path:

@@ -8,10 +8,12 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from api import errors as door
+from api.exports import exported
 from api.http.deps import Caller, Ctx, JobId
 from api.http.downloads import TAR, Wanted, send
 from api.http.errors import Responses, responses
 from api.http.queries import NO_QUERY, ExportQuery
+from api.threads import in_thread
 from jobs import archives, service
 from jobs import errors as domain
 from jobs.views import CheckpointView, Page
@@ -20,6 +22,17 @@ router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
 
 _ACCESS = (domain.InvalidArgument, domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound)
 _DOWNLOAD: Responses = {**TAR, **responses(*_ACCESS, door.RangeNotSatisfiable)}
+_EXPORT: Responses = {
+    **TAR,
+    **responses(
+        *_ACCESS,
+        door.RangeNotSatisfiable,
+        domain.ErrandRefused,
+        domain.ErrandFailed,
+        domain.NoWorker,
+        domain.QuotaExceeded,
+    ),
+}
 
 Step = Annotated[int, Path(ge=0, lt=2**63, description="The checkpoint's step.")]
 
@@ -50,18 +63,18 @@ def archive(context: Ctx, caller: Caller, job_id: JobId, step: Step, request: Re
 
 
 @router.head("/export", include_in_schema=False)
-@router.get("/export", response_class=StreamingResponse, responses=_DOWNLOAD)
-def export(
+@router.get("/export", response_class=StreamingResponse, responses=_EXPORT)
+async def export(
     context: Ctx, caller: Caller, job_id: JobId, query: Annotated[ExportQuery, Query()], request: Request, part: Wanted
 ) -> Response:
     """Download a trained model as `from_pretrained` loads it, with a card that says how it was made.
 
     The tar has the files at the top; `manifest.json` among them holds the digest of every other, and its own digest is
-    the ETag. A broken download goes on with `Range` and `If-Range`.
+    the ETag. A broken download goes on with `Range` and `If-Range`. `merged` of a LoRA run has a worker merge the
+    adapter first; where that takes long the answer is 503 with `Retry-After`, and the merge goes on.
     """
-    runs = context.settings.runs_dir
-    bundle = archives.export_bundle(context.db, caller, job_id, query.step, query.form, runs)
-    return send(request, bundle, part)
+    bundle = await exported(context, caller, job_id, query.step, query.form)
+    return await in_thread(send, request, bundle, part)
 
 
 @router.head("/tensorboard/archive", dependencies=[NO_QUERY], include_in_schema=False)

@@ -11,6 +11,7 @@ from typing import Any
 from api.archive import open_archive
 from api.context import Context
 from api.errors import RangeNotSatisfiable
+from api.exports import exported
 from api.parameters import job_id
 from api.rpc.gate import CALLER
 from api.rpc.v1 import job_service_pb2 as pb
@@ -38,7 +39,7 @@ class DownloadRpcs(JobServiceServicer):
     async def ExportModel(self, request: pb.ExportModelRequest, context: Any) -> AsyncGenerator[pb.ExportModelResponse]:
         """Send a model's tar."""
         form = _form(request.form)
-        bundle = await self._bundle(archives.export_bundle, request.job_id, request.step or "last", form)
+        bundle = await exported(self._context, CALLER.get(), job_id(request.job_id), request.step or "last", form)
         async with aclosing(_parts(bundle, request.offset)) as parts:
             async for part in parts:
                 yield pb.ExportModelResponse(**part)

@@ -11,10 +11,11 @@ from pydantic import BaseModel, ValidationError
 
 from ppo_engine import runtime
 from ppo_engine.egress import Egress
-from ppo_engine.errands import Answer, ErrandKind, GenerationWork, PreviewRequest
+from ppo_engine.errands import Answer, ErrandKind, ExportWork, GenerationWork, PreviewRequest
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.events import Answered
 from ppo_engine.plans import ProbeRequest
+from ppo_engine.program.export import export
 from ppo_engine.program.generate import generate
 from ppo_engine.program.preview import preview_reward
 from ppo_engine.program.probe.look import probe
@@ -57,9 +58,7 @@ def _preview(asked: PreviewRequest, setting: Setting) -> Answer:
 
 
 def _generate(asked: GenerationWork, setting: Setting) -> Answer:
-    if setting.runs is None:
-        raise InvalidConfig("an errand about a job needs --runs")
-    run = RunDir(setting.runs / asked.job_id)
+    run = _run(asked.job_id, setting)
     return generate(asked, run=run, roots=setting.roots, egress=setting.egress, threads=setting.threads)
 
 
@@ -67,8 +66,19 @@ def _probe(asked: ProbeRequest, setting: Setting) -> Answer:
     return probe(asked.config, roots=setting.roots, runs=setting.runs, egress=setting.egress)
 
 
+def _export(asked: ExportWork, setting: Setting) -> Answer:
+    return export(asked, run=_run(asked.job_id, setting), roots=setting.roots, threads=setting.threads)
+
+
+def _run(job_id: str, setting: Setting) -> RunDir:
+    if setting.runs is None:
+        raise InvalidConfig("an errand about a job needs --runs")
+    return RunDir(setting.runs / job_id)
+
+
 _WORK: Mapping[ErrandKind, tuple[type[BaseModel], Callable[..., Answer]]] = {
     ErrandKind.PREVIEW_REWARD: (PreviewRequest, _preview),
     ErrandKind.GENERATE: (GenerationWork, _generate),
     ErrandKind.PROBE: (ProbeRequest, _probe),
+    ErrandKind.EXPORT: (ExportWork, _export),
 }

@@ -2517,6 +2517,7 @@ class Errand(_message.Message):
     PREVIEW_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
+    EXPORT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     state: _builtins.str
@@ -2539,6 +2540,10 @@ class Errand(_message.Message):
     def probe(self) -> Global___Probe:
         """What a worker saw of a run that PlanJob asked about."""
 
+    @_builtins.property
+    def export(self) -> Global___Exported:
+        """A model that ExportModel sends now."""
+
     def __init__(
         self,
         *,
@@ -2554,14 +2559,40 @@ class Errand(_message.Message):
         preview: Global___RewardPreview | None = ...,
         generation: Global___Generation | None = ...,
         probe: Global___Probe | None = ...,
+        export: Global___Exported | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "generation", b"generation", "preview", b"preview", "probe", b"probe", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "preview", b"preview", "probe", b"probe", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "generation", b"generation", "id", b"id", "kind", b"kind", "preview", b"preview", "probe", b"probe", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "id", b"id", "kind", b"kind", "preview", b"preview", "probe", b"probe", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Errand: _TypeAlias = Errand  # noqa: Y015
+
+@_typing.final
+class Exported(_message.Message):
+    """A merged model that lies in the run's folder."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    sha256: _builtins.str
+    """Of its manifest, without the card that ExportModel adds."""
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sha256", b"sha256", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Exported: _TypeAlias = Exported  # noqa: Y015
 
 @_typing.final
 class PreviewRewardRequest(_message.Message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from api.rpc.v1 import job_service_pb2 as pb
 from jobs import lifecycle
 from jobs.auth import LOCAL, Principal
+from jobs.exporting import ask_export
 from jobs.lifecycle import Claim
+from jobs.service import submit
 from ppo_client import archive
 from ppo_client.client import PPOClient
 from ppo_engine import checkpoint
@@ -29,9 +32,11 @@ from ppo_engine.models.lora import Adapters
 from ppo_engine.models.overlay import trained_tensors
 from ppo_engine.models.policy import LanguageModel
 from tests.support.attempts import claimed, record_steps, submitted
+from tests.support.errand_desk import alive, desk
 from tests.support.grpc_api import refusal, stub_at
 from tests.support.http_api import App, Served
 from tests.support.problem_json import pointers, problem
+from tests.support.specs import make_spec
 from tests.support.tiny_models import byte_tokenizer, tiny_llama
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT's
@@ -42,7 +47,7 @@ IDS = torch.tensor([[5, 6, 7, 8]])
 def saved(app: App | Served, write: Callable[[Path], None], step: int = 2, **spec: Any) -> str:
     """A job with a real checkpoint whose `model/` is what `write` makes; returns the job's id."""
     db, where = app.context.db, app.context.settings
-    held = claimed(db, submitted(db, LOCAL, **spec))
+    held = claimed(db, submit(db, LOCAL, make_spec(**spec), roots=where.model_roots)[0].id)
     record_steps(db, held, 1, step)
     record(app, held, write, step)
     (where.run_dir(held.lease.job_id).tensorboard).mkdir()
@@ -179,6 +184,49 @@ def test_an_exported_adapter_loads_on_its_base(sqlite_app: App, tmp_path: Path):
     assert 'library_name: "peft"' in (folder / "README.md").read_text()
     refused = problem(sqlite_app.get(f"/v1/jobs/{job_id}/export?form=full"), 400, "invalid_argument")
     assert pointers(refused) == {"/form": "form_unavailable"}
+
+
+def test_an_adapter_is_merged_by_a_worker_when_the_whole_model_is_wanted(sqlite_app: App, tmp_path: Path):
+    db, home = sqlite_app.context.db, sqlite_app.context.settings.home
+    base = tiny_llama(home / "models" / "base")
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+    adapters = Adapters(model, LoRAConfig(rank=2), ModelSource(path="base"))
+    with torch.no_grad():
+        for tensor in trained_tensors(model).values():
+            tensor.fill_(0.1)
+        wanted = model(input_ids=IDS).logits
+    spec = {"model": {"policy": {"path": "base"}, "lora": {"rank": 2}}, "resources": {"device": "cpu"}}
+    job_id = saved(sqlite_app, adapters.save, **spec)
+    path = f"/v1/jobs/{job_id}/export"
+    problem(sqlite_app.get(path), 503, "no_worker")
+    alive(db)
+    assert ask_export(db, LOCAL, job_id, 2) == ask_export(db, LOCAL, job_id, 2)
+    left = sqlite_app.context.settings.run_dir(job_id).exports / "step-00000001-1"
+    left.mkdir(parents=True)
+    with desk(db, home):
+        folder = unpacked(sqlite_app, path, tmp_path / "out", form="merged")
+    assert not left.exists()
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        assert torch.allclose(loaded(input_ids=IDS).logits, wanted, atol=1e-5)
+        assert not torch.allclose(AutoModelForCausalLM.from_pretrained(base)(input_ids=IDS).logits, wanted, atol=1e-3)
+    assert AutoTokenizer.from_pretrained(folder)("good")["input_ids"] == byte_tokenizer()("good")["input_ids"]
+    assert 'library_name: "transformers"' in (folder / "README.md").read_text()
+    assert not (folder / "adapter_config.json").exists()
+    again = sqlite_app.get(path)  # without a worker: it is there
+    assert again.status_code == 200
+
+
+def test_a_merge_that_fails_says_why(sqlite_app: App):
+    db, home = sqlite_app.context.db, sqlite_app.context.settings.home
+    base = tiny_llama(home / "models" / "gone")
+    adapters = Adapters(AutoModelForCausalLM.from_pretrained(base), LoRAConfig(rank=2), ModelSource(path="gone"))
+    job_id = saved(sqlite_app, adapters.save, model={"policy": {"path": "gone"}, "lora": {"rank": 2}})
+    shutil.rmtree(base)
+    with desk(db, home):
+        refused = sqlite_app.get(f"/v1/jobs/{job_id}/export")
+    assert refused.json()["code"] in ("errand_refused", "errand_failed")
+    assert "gone" in refused.json()["detail"]
 
 
 def test_tensorboard_files_come_as_they_are_now(sqlite_app: App, tmp_path: Path):
