@@ -14,10 +14,10 @@ PYTEST := -n 2 --dist loadfile -q
 export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fuzz static proto docs up tensorboard bench clean
+.PHONY: help setup demo test check fuzz static proto proto-baseline docs up tensorboard bench clean
 
 help: ## List these verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv with everything, at the locked versions
 
@@ -49,6 +49,10 @@ static: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	cd proto && ../$(BIN)/buf lint && ../$(BIN)/buf breaking --against baseline.txtpb
+
+proto-baseline: setup ## At a release: from now on the proto must only grow from what it is now
+	cd proto && ../$(BIN)/buf build --exclude-source-info -o baseline.txtpb
 
 proto: setup ## Lint the .proto files and make api/rpc/v1 from them again
 	cd proto && ../$(BIN)/buf lint
