@@ -29,6 +29,7 @@ from jobs.history import (
     samples,
 )
 from jobs.ids import sortable_id
+from jobs.job_list import newest_jobs
 from jobs.job_view import job_view, job_views
 from jobs.paging import id_before, token_behind
 from jobs.quotas import NO_LIMITS, Limits, check_queued
@@ -167,15 +168,9 @@ def list_jobs(
     """A page of the principal's jobs, newest first; a larger `page_size` than MAX_PAGE_SIZE is cut to it."""
     check_range("page_size", page_size, 1, 2**31)
     size = min(page_size, MAX_PAGE_SIZE)
-    query = sa.select(Job).where(Job.owner_id == principal.owner_id)
-    if states:
-        query = query.where(Job.state.in_(states))
-    for key, value in labels.items():
-        found = sa.select(JobLabel.job_id).where(JobLabel.key == key, JobLabel.value == value)
-        query = query.where(Job.id.in_(found))
-    if page_token is not None:
-        query = query.where(Job.id < id_before(page_token, _JOB_ID))
+    before = None if page_token is None else id_before(page_token, _JOB_ID)
+    query = newest_jobs(principal.owner_id, states, labels, before, size + 1)
     with db.read() as session:
-        rows = list(session.scalars(query.order_by(Job.id.desc()).limit(size + 1)))
+        rows = list(session.scalars(query))
         token = token_behind(rows[size - 1].id) if len(rows) > size else None
         return Page[JobView](items=job_views(session, rows[:size]), next_page_token=token)
