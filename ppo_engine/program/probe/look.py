@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ppo_engine.config import TrainConfig
+from ppo_engine.data.prompts import load_prompts
 from ppo_engine.egress import NO_HOST_ALLOWED, Egress
 from ppo_engine.errors import DiskFull, EngineError, InvalidConfig, OutOfMemory, WandbUnavailable
 from ppo_engine.plans import DiskFacts, MemoryFacts, ModelFacts, Probe, PromptFacts
@@ -61,6 +62,9 @@ def probe(
     evaluation = None
     if config.evaluation is not None:
         _, evaluation = read_prompts(config.evaluation.prompts, tokenizer, roots, found, "/evaluation/prompts")
+    if config.ptx is not None:
+        with found.noting("/ptx/texts"):
+            load_prompts(config.ptx.texts, roots)
     rewards = try_rewards(config.rewards, lines, roots, egress, found)
     _check_wandb(config, found)
     machine = None

@@ -117,7 +117,7 @@ def _try(
         values = scorer.score(exchanges).components[item.name]
     except EngineError as error:
         _note(item, pointer, error, found)
-        return trial.model_copy(update={"note": error.message})
+        return trial.model_copy(update={"note": error.code})
     scored = [value for value in values if value is not None and isfinite(value)]
     seconds = round(perf_counter() - start, 3)
     trial = trial.model_copy(update={"tried": len(values), "seconds": seconds} | _range(scored))

@@ -161,6 +161,7 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "labels": ({"rewards": [{"name": "j", "model": {"source": {"path": "two"}}}]}, "/rewards/0"),
     "plugin": ({"rewards": [{"name": "p", "plugin": {"name": "nothing"}}]}, "/rewards/0"),
     "forbidden host": ({"rewards": [{"name": "h", "http": {"url": "http://127.0.0.1:9/"}}]}, "/rewards/0"),
+    "texts": ({"ptx": {"texts": {"file": {"path": "bad.jsonl"}}}}, "/ptx/texts"),
     "evaluation": ({"evaluation": {"prompts": {"file": {"path": "none.jsonl"}}}}, "/evaluation/prompts"),
 }
 
