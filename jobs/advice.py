@@ -43,7 +43,7 @@ def _kl(spec: JobSpec) -> Iterator[Problem]:
     if not _KL_PER_TOKEN[0] <= per_token <= _KL_PER_TOKEN[1]:
         size = "little" if per_token < _KL_PER_TOKEN[0] else "much"
         detail = f"a KL target of {target:g} nats over {tokens} tokens is {per_token:.2g} nats a token, which is {size}"
-        advice = f"Between {_KL_PER_TOKEN[0] * tokens:.2g} and {_KL_PER_TOKEN[1] * tokens:.2g} suits this length."
+        advice = f"Between {_KL_PER_TOKEN[0] * tokens:.4g} and {_KL_PER_TOKEN[1] * tokens:.4g} suits this length."
         yield _warning("kl.adaptive.target", "kl_target_for_length", detail, advice)
     samples = spec.ppo.steps * spec.ppo.batch_size
     if samples < horizon / 20:

@@ -59,27 +59,40 @@ def _usable(prompts: PromptFacts | None) -> int | None:
 
 def eta_of(db: Database, principal: Principal, spec: JobSpec) -> Eta:
     """The time of the run, from the principal's own earlier runs of this model in this queue."""
-    mine = sa.select(Job.spec, Job.queue, Job.seconds_per_step)
+    mine = sa.select(Job.spec, Job.queue, Job.seconds_per_step, Job.step, Job.attempt, Job.start_time, Job.end_time)
     mine = mine.where(Job.owner_id == principal.owner_id, Job.state == JobState.SUCCEEDED)
     with db.read() as session:
         rows = session.execute(mine.order_by(Job.id.desc()).limit(_LOOKED_AT)).all()
     wanted, cost = _kind(spec.document()), _cost(spec.document())
-    seconds = [
-        row.seconds_per_step * cost / _cost(row.spec)
+    alike = [
+        row
         for row in rows
         if row.seconds_per_step is not None and row.queue == spec.resources.queue and _kind(row.spec) == wanted
     ]
-    if not seconds:
+    if not alike:
         basis = f"unknown: no run of this model has ended in the queue `{spec.resources.queue}` yet"
         return Eta(known=False, jobs=0, basis=basis)
+    seconds = [row.seconds_per_step * cost / _cost(row.spec) for row in alike]
+    aside = [_aside(row) for row in alike]
     return Eta(
         known=True,
-        low_seconds=round(_FASTER * min(seconds) * spec.ppo.steps, 1),
-        high_seconds=round(_SLOWER * max(seconds) * spec.ppo.steps, 1),
+        low_seconds=round(_FASTER * (min(seconds) * spec.ppo.steps + min(aside)), 1),
+        high_seconds=round(_SLOWER * (max(seconds) * spec.ppo.steps + max(aside)), 1),
         seconds_per_step=round(median(seconds), 3),
-        jobs=len(seconds),
+        jobs=len(alike),
         basis=f"earlier runs of this model in the queue `{spec.resources.queue}`, scaled by response tokens and epochs",
     )
+
+
+def _aside(row: Any) -> float:
+    """Seconds of a run beside its steps: loading, and what the average of the last steps does not show.
+
+    Only of runs of one attempt: others also waited.
+    """
+    if row.attempt != 1 or row.start_time is None or row.end_time is None:
+        return 0.0
+    whole: float = (row.end_time - row.start_time).total_seconds()
+    return max(0.0, whole - row.step * float(row.seconds_per_step))
 
 
 def _kind(document: dict[str, Any]) -> tuple[Any, ...]:

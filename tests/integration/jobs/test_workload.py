@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from jobs.auth import Principal
+from jobs.clock import db_time
 from jobs.db import Database
 from jobs.lifecycle import record_step, succeed
 from jobs.plan_views import Eta
+from jobs.tables import Job
 from jobs.workload import eta_of
 from tests.support.attempts import ANN, BOB, claimed, step, submitted
 from tests.support.specs import make_spec
@@ -78,6 +81,15 @@ def test_it_is_scaled_by_tokens_and_epochs(database: Database):
 def test_runs_of_another_kind_do_not_count(own: Database, other: dict[str, Any]):
     ran(own, ANN, 2.0)
     assert not eta(own, **other).known
+
+
+def test_what_a_run_took_beside_its_steps_is_added(own: Database):
+    ran(own, ANN, 0.001)
+    with own.transaction() as session:  # as if loading had taken 40 s
+        session.execute(sa.update(Job).values(start_time=db_time(-40)))
+    found = eta(own)
+    assert found.low_seconds == pytest.approx(32, abs=0.5)
+    assert found.high_seconds == pytest.approx(50, abs=0.7)
 
 
 def test_nobody_learns_from_anothers_runs(own: Database):
