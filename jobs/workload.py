@@ -91,8 +91,8 @@ def _aside(row: Any) -> float:
     """
     if row.attempt != 1 or row.start_time is None or row.end_time is None:
         return 0.0
-    whole: float = (row.end_time - row.start_time).total_seconds()
-    return max(0.0, whole - row.step * float(row.seconds_per_step))
+    aside: float = (row.end_time - row.start_time).total_seconds() - row.step * row.seconds_per_step
+    return max(0.0, aside)
 
 
 def _kind(document: dict[str, Any]) -> tuple[Any, ...]:
