@@ -117,7 +117,7 @@ def _place_query() -> sa.Select[Any]:
     job = sa.tuple_(*(sa.bindparam(key.name, type_=key.type) for key in _ORDER))
     before = sa.select(sa.literal(1)).where(IS_QUEUED, Job.queue == sa.bindparam("queue"), sa.tuple_(*_ORDER) < job)
     count = sa.select(sa.func.count()).select_from(before.limit(_COUNTED - 1).subquery()).scalar_subquery()
-    owner = sa.bindparam("owner_id")
+    owner = sa.bindparam("owner_id", type_=Job.owner_id.type)
     running = sa.select(sa.func.count()).where(Job.owner_id == owner, Job.state == JobState.RUNNING).scalar_subquery()
     quota = sa.select(OwnerQuota.max_running_jobs).where(OwnerQuota.owner_id == owner).scalar_subquery()
     facts = count.label("ahead"), db_time().label("now"), running.label("running"), quota.label("quota")

@@ -33,7 +33,7 @@ def operations(app: App) -> list[tuple[str, str]]:
 
 
 def body(method: str) -> dict[str, object]:
-    return {"json": spec_document()} if method == "POST" else {}
+    return {"POST": {"json": spec_document()}, "PATCH": {"json": {"name": "mine"}}}.get(method, {})
 
 
 @pytest.fixture

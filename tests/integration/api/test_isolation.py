@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def ids(house: Served) -> dict[str, str]:
         webhook = http.post("/v1/webhooks", json={"url": f"http://127.0.0.1:9/{MARK}", "description": MARK}).json()
         key = http.post("/v1/keys", json={"name": MARK}).json()
         assert MARK in http.get("/v1/jobs").text + http.get("/v1/keys").text
-    errand_id = f"errand_{uuid.uuid4().hex}"
+    errand_id = sortable_id("errand")
     errand = {"id": errand_id, "owner_id": "bob", "kind": "preview_reward", "queue": "default", "request": {"a": MARK}}
     with db.transaction() as session:
         session.execute(sa.insert(Errand).values(**errand, expire_time=db_time(600)))
