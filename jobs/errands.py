@@ -34,6 +34,7 @@ _ACTIONS = {
     ErrandKind.PREVIEW_REWARD: "reward.preview",
     ErrandKind.GENERATE: "job.generate",
     ErrandKind.PROBE: "job.plan",
+    ErrandKind.EXPORT: "model.export",
 }
 """Its name in the audit log."""
 _ANSWERS = {

@@ -36,4 +36,4 @@ def ask_export(db: Database, principal: Principal, job_id: str, step: int) -> st
     resources = spec.train_config().resources
     work = ExportWork(job_id=job_id, step=step, folder=folder, model=spec.model, resources=resources)
     body = work.model_dump(mode="json", exclude_none=True)
-    return ask(db, principal, kind=ErrandKind.EXPORT, request=body, queue=spec.resources.queue)
+    return ask(db, principal, kind=ErrandKind.EXPORT, request=body, queue=spec.resources.queue, job_id=job_id)

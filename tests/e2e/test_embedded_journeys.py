@@ -195,3 +195,19 @@ def test_a_job_of_two_processes_outlives_the_kill_of_one_and_obeys_a_cancel(serv
     steps = client.metrics(job.id).steps
     assert steps == list(range(1, steps[-1] + 1))
     assert not [command for _, _, command in processes() if job.id in command]
+
+
+def test_from_an_uploaded_table_to_a_merged_model(service, client, tmp_path):
+    (tmp_path / "openings.csv").write_text('opening,answer\n"She was, at last,",x\nMr. Darcy was,y\n')
+    added = service.ppo("datasets", "add", "openings.csv", "--json", cwd=tmp_path)
+    assert added.returncode == 0, added.stderr
+    prompts = {"dataset": {"id": json.loads(added.stdout)["id"], "field": "opening"}}
+    model = {**austen("", 1)["model"], "lora": {"rank": 2}}
+    job = client.wait(client.submit(austen("tabled", 2, prompts=prompts, model=model)).id, timeout_seconds=120)
+    assert job.state is JobState.SUCCEEDED, job.error
+    assert {sample.prompt for sample in client.samples(job.id)} <= {"She was, at last,", "Mr. Darcy was"}
+    fetched = service.ppo("download", job.id, "--form", "merged", "--to", "merged", cwd=tmp_path)
+    assert fetched.returncode == 0, fetched.stderr
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert merged.num_parameters() > 1_000_000
+    assert not hasattr(merged, "peft_config")
