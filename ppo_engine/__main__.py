@@ -33,6 +33,7 @@ from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.errands import ErrandKind
 from ppo_engine.errors import EngineError, InvalidConfig
 from ppo_engine.events import Event, Failed, Phase, PhaseEntered
+from ppo_engine.inheritance import Part
 from ppo_engine.program import spare
 from ppo_engine.rundir import RunDir
 from ppo_engine.settings import prepare_environment
@@ -144,6 +145,7 @@ def _options(arguments: argparse.Namespace, out: RunDir, resume: Path | None, me
         roots=_roots(arguments),
         attempt=arguments.attempt,
         resume=resume,
+        anew=frozenset(arguments.anew or ()),
         threads=arguments.threads,
         prune=not arguments.keep_checkpoints,
         egress=_egress(arguments),
@@ -284,6 +286,13 @@ def _parser() -> argparse.ArgumentParser:
         help="resume from the newest valid checkpoint, or from the one named (relative to DIR)",
     )
     _add_sources(run)
+    run.add_argument(
+        "--anew",
+        type=Part,
+        action="append",
+        choices=list(Part),
+        help="a part of an inherited checkpoint's state that is not taken over (repeatable)",
+    )
     run.add_argument("--attempt", type=int, default=1, metavar="N", help="number that marks this attempt's files")
     run.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     run.add_argument("--port", type=int, help=argparse.SUPPRESS)

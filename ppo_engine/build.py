@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ppo_engine.egress import NO_HOST_ALLOWED, Egress
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.events import Phase
 from ppo_engine.experience.evaluation import Evaluator
+from ppo_engine.inheritance import Part, Takeover
 from ppo_engine.models.conversion import without_gguf
 from ppo_engine.models.loading import load_language_model, load_tokenizer
 from ppo_engine.models.networks import Origin, assemble, load_policy
@@ -42,13 +44,14 @@ def build_trainer(
     roots: Sequence[Path],
     on_phase: Callable[[Phase], None],
     egress: Egress = NO_HOST_ALLOWED,
-    resume: Path | None = None,
+    resume: Path | Takeover | None = None,
     scratch: Path | None = None,
     ranks: Ranks = ALONE,
 ) -> tuple[Trainer, dict[str, Any]]:
     """Load everything a run needs, and restore a checkpoint if one is given.
 
     Args:
+        resume: a checkpoint of this run, or of another one.
         scratch: where GGUF files are converted; without it they cannot be used.
 
     Returns:
@@ -69,7 +72,7 @@ def build_trainer(
         other_reference=_other_reference(model, folders),
     )
     identity = _identity(config, origin)
-    restored = None if resume is None else checkpoint.load(resume, identity)
+    restored = None if resume is None else _restored(resume, identity)
     models = assemble(model, origin, restored, folders)
     language, tokenizer = models.policy.language, models.tokenizer
     prompts = PromptSource(
@@ -94,8 +97,22 @@ def build_trainer(
         ranks=ranks,
     )
     if restored is not None:
-        restore(trainer, restored.values, restored.tensors)
+        anew = resume.anew if isinstance(resume, Takeover) else frozenset()
+        restore(trainer, restored.values, restored.tensors, anew)
     return trainer, identity
+
+
+def _restored(resume: Path | Takeover, identity: dict[str, Any]) -> checkpoint.Restored:
+    """A checkpoint of this run; or of another one, whose spec and, with weights alone, whose reference may differ."""
+    if isinstance(resume, Path):
+        return checkpoint.load(resume, identity)
+    weights_only = Part.TRAINING in resume.anew
+    shared = ("frozen",) if weights_only else ("frozen", "reference")
+    found = checkpoint.load(resume.folder, {key: identity[key] for key in shared})
+    if not weights_only:
+        return found
+    kept = {} if Part.CRITIC in resume.anew else {"value": found.tensors["value"]}
+    return replace(found, tensors=kept, values={})
 
 
 def _evaluator(config: TrainConfig, tokenizer: PreTrainedTokenizerBase, roots: Sequence[Path]) -> Evaluator | None:

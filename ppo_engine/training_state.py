@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ppo_engine.inheritance import Part
 from ppo_engine.maths.shaping import RunningMoments
 from ppo_engine.models.overlay import OverlaidReference
 from ppo_engine.runtime import random_states, restore_random_states
@@ -41,18 +42,34 @@ def capture(trainer: Trainer) -> tuple[dict[str, Any], dict[str, dict[str, Tenso
     return values, tensors
 
 
-def restore(trainer: Trainer, values: dict[str, Any], tensors: dict[str, dict[str, Tensor]]) -> None:
-    """Put back what `capture` returned; the language model's weights were loaded already."""
+def restore(
+    trainer: Trainer,
+    values: dict[str, Any],
+    tensors: dict[str, dict[str, Tensor]],
+    anew: frozenset[Part] = frozenset(),
+) -> None:
+    """Put back what `capture` returned, but for the parts that begin anew; the weights were loaded already."""
+    if Part.CRITIC not in anew:
+        trainer.models.policy.value_head.load_state_dict(tensors["value"])
+    if Part.TRAINING in anew:
+        return
     trainer.step = int(values["step"])
-    trainer.kl.value = float(values["kl_coef"])
     trainer.learning_rate_factor = float(values["learning_rate_factor"])
-    trainer.moments = RunningMoments(**values["moments"])
-    trainer.prompts.load_state_dict(values["prompts"])
     trainer.critic_ready = bool(values["critic_ready"])
-    if trainer.texts is not None:
+    if Part.KL not in anew:
+        trainer.kl.value = float(values["kl_coef"])
+    if Part.SCORES not in anew:
+        trainer.moments = RunningMoments(**values["moments"])
+    if Part.PROMPTS not in anew:
+        trainer.prompts.load_state_dict(values["prompts"])
+    if trainer.texts is not None and Part.TEXTS not in anew:
         trainer.texts.load_state_dict(values["texts"])
-    trainer.models.policy.value_head.load_state_dict(tensors["value"])
     _restore_optimizer(trainer.optimizer, tensors["optimizer"])
+    if Part.RANDOM not in anew:
+        _restore_random(trainer, tensors)
+
+
+def _restore_random(trainer: Trainer, tensors: dict[str, dict[str, Tensor]]) -> None:
     rng = dict(tensors["rng"])
     trainer.sampling.set_state(rng.pop("sampling"))
     trainer.shuffling.set_state(rng.pop("shuffling"))

@@ -162,7 +162,7 @@ def _critic(config: ModelConfig, origin: Origin, restored: Restored | None, root
     """A critic with its own trunk, if there is to be one; made before anything is put into the policy's layers."""
     if config.value.separate is None:
         return None
-    if restored is not None:
+    if restored is not None and "value" in restored.tensors:
         return load_critic(restored.folder / CRITIC)
     return make_critic(config.value.separate, origin.language, roots)
 
@@ -193,7 +193,7 @@ def _language(config: ModelConfig, origin: Origin, restored: Restored | None) ->
 
 
 def _average(language: LanguageModel, adapters: Adapters | None, restored: Restored | None) -> Overlay:
-    if restored is None:
+    if restored is None or not (restored.folder / AVERAGE).is_dir():
         values = {name: tensor.clone() for name, tensor in trained_tensors(language.model).items()}
     elif adapters is not None:
         values = adapters.read(restored.folder / AVERAGE)

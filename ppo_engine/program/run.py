@@ -29,6 +29,7 @@ from ppo_engine.events import (
     Started,
     StepDone,
 )
+from ppo_engine.inheritance import Part, Takeover, is_inherited
 from ppo_engine.program.guards import Trip, describe, read_rollbacks, write_rollbacks
 from ppo_engine.program.inspection import keep_for_inspection
 from ppo_engine.program.journal import NO_JOURNAL, Journal, Writer
@@ -50,6 +51,8 @@ class RunOptions:
     roots: Sequence[Path]
     attempt: int = 1
     resume: Path | None = None
+    anew: frozenset[Part] = frozenset()
+    """What is not taken over of a checkpoint that was inherited from another run."""
     threads: int | None = None
     prune: bool = True
     """Keep only the newest checkpoints; off where a service prunes by its own records."""
@@ -108,7 +111,7 @@ class Run:
             roots=self.options.roots,
             egress=self.options.egress,
             on_phase=self._enter,
-            resume=resume,
+            resume=resume if resume is None or not is_inherited(resume) else Takeover(resume, self.options.anew),
             scratch=self.options.out.converted,
             ranks=self.ranks,
         )
@@ -120,11 +123,13 @@ class Run:
             self.journal = Journal(out, config, self.step, resumed=resumed, identity=self.identity)
 
     def _train(self) -> Finished:
-        if self.resume is not None:
+        inherited = self.resume is not None and is_inherited(self.resume)
+        anew = self.options.anew if inherited else frozenset()
+        if self.resume is not None and not anew & {Part.TRAINING, Part.OVERSIGHT}:
             self.oversight.load_state_dict(checkpoint.read_values(self.resume)["oversight"])
         if self.oversight.guards.recall(read_rollbacks(self.options.out)):
             self._begin_again()
-        if self.resume is None and not self._stop_wanted():
+        if (self.resume is None or Part.TRAINING in anew) and not self._stop_wanted():
             self._begin()
         while self.step < self.config.ppo.steps and not self._stop_wanted():
             try:
