@@ -40,6 +40,8 @@ OPERATIONS = (
     Operation("job.cancel", CONTROL, "POST /v1/jobs/{job_id}/cancel", "JobService/CancelJob"),
     Operation("job.pause", CONTROL, "POST /v1/jobs/{job_id}/pause", "JobService/PauseJob"),
     Operation("job.stop", CONTROL, "POST /v1/jobs/{job_id}/stop", "JobService/StopJob"),
+    Operation("job.retry", SUBMIT, "POST /v1/jobs/{job_id}/retry", "JobService/RetryJob"),
+    Operation("job.fork", SUBMIT, "POST /v1/jobs/{job_id}/fork", "JobService/ForkJob"),
     Operation("job.update", CONTROL, "PATCH /v1/jobs/{job_id}", "JobService/UpdateJob"),
     Operation("job.wait", READ, "GET /v1/jobs/{job_id}/wait", "JobService/WaitJob"),
     Operation("job.attempts", READ, "GET /v1/jobs/{job_id}/attempts", "JobService/ListAttempts"),

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from jobs.db import Database
 from jobs.lease import Lease, fence, held
+from jobs.lineage import pinned_steps
 from jobs.reports import evaluated, facts, note_once
 from jobs.tables import Job, JobAttempt, JobCheckpoint, JobMetrics, JobSample
 from jobs.transition import Happening, note, touch
@@ -56,6 +57,7 @@ def _prune(session: Session, job: Job) -> list[str]:
     # The earlier of two equally good ones: it has moved less far from the reference.
     ranked = sorted((-row.score, row.step) for row in rows if row.score is not None)[: wanted.get("keep_best", 0)]
     kept = {row.step for row in newest} | {step for _, step in ranked}
+    kept |= pinned_steps(session, job.id)
     surplus = sorted((row for row in rows if row.step not in kept), key=lambda row: -row.step)
     for row in surplus:
         session.delete(row)

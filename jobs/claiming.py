@@ -16,6 +16,7 @@ from jobs.db import Database
 from jobs.ending import fail
 from jobs.errors import Unavailable
 from jobs.lease import Lease
+from jobs.lineage import Inherited, begins_at, inherited
 from jobs.quotas import NO_LIMITS, Limits, exhausted_owners, within_running
 from jobs.spec import JobSpec
 from jobs.states import JobState, Move
@@ -37,6 +38,8 @@ class Claim:
     """How long the attempts before this one held the job."""
     kept: tuple[str, ...] = ()
     """All checkpoint folders that have a row; any other folder was never announced, or was meant to be deleted."""
+    inherited: Inherited | None = None
+    """What the run takes over from another; without a checkpoint yet, it has not been done."""
 
 
 class _QuotaFull(Exception):
@@ -116,7 +119,7 @@ def _take(session: Session, claimant: _Claimant, candidate: sa.ScalarSelect[str]
         id=claimant.attempt_id,
         lease_token=job.lease_token,
         worker_id=claimant.worker_id,
-        from_step=job.last_checkpoint_step or 0,
+        from_step=begins_at(job) if job.last_checkpoint_step is None else job.last_checkpoint_step,
     )
     session.add(attempt)
     session.flush()
@@ -152,4 +155,4 @@ def _open(db: Database, taken: _Taken) -> Claim | None:
         # Written by another version of the service. Left in the queue it would stop every worker in turn.
         fail(db, lease, JobError(code="spec_unreadable", category="internal", message=str(error), attempt=job.attempt))
         return None
-    return Claim(lease, job.owner_id, spec, taken.checkpoint, taken.spent_seconds, taken.kept)
+    return Claim(lease, job.owner_id, spec, taken.checkpoint, taken.spent_seconds, taken.kept, inherited(job))

@@ -13,6 +13,7 @@ from jobs.access_tables import OwnerQuota
 from jobs.clock import db_time
 from jobs.fleet import ALIVE_SECONDS
 from jobs.health import verdict
+from jobs.lineage import parent_view
 from jobs.states import TERMINAL, JobState, allowed_actions
 from jobs.tables import IS_QUEUED, Job, Worker
 from jobs.views import JobError, JobView, Progress, Queue
@@ -52,6 +53,7 @@ def _view(job: Job, queue: Queue | None) -> JobView:
         error=JobError.model_validate(job.error) if job.error else None,
         last_checkpoint_step=job.last_checkpoint_step,
         best_checkpoint_step=job.best_checkpoint_step,
+        parent=parent_view(job),
         create_time=job.create_time,
         start_time=job.start_time,
         end_time=job.end_time,
@@ -78,7 +80,7 @@ def actions(job: Job) -> list[str]:
     # A wish to stop may wait in the queue, until a worker has made a first step.
     waits = job.state is JobState.RUNNING or (job.state is JobState.QUEUED and job.stop_request_time is not None)
     wish = next((name for name, asked in wishes.items() if asked is not None), None) if waits else None
-    return allowed_actions(job.state, wish=wish)
+    return allowed_actions(job.state, wish=wish, has_checkpoint=job.last_checkpoint_step is not None)
 
 
 def _progress(job: Job) -> Progress:

@@ -10,12 +10,15 @@ from jobs.checkpoints import discard_checkpoint, record_checkpoint, record_rollb
 from jobs.claiming import Claim, claim
 from jobs.ending import USER_PAUSE, cancelled, fail, pause, reap, requeue, stop, succeed
 from jobs.fleet import beat_worker, due_wakeups, forget_worker
+from jobs.inheriting import record_inheritance
 from jobs.lease import Lease, Wishes, heartbeat
+from jobs.lineage import Inherited
 from jobs.recording import record_guard, record_phase, record_started, record_step
 
 __all__ = [
     "USER_PAUSE",
     "Claim",
+    "Inherited",
     "Lease",
     "Wishes",
     "beat_worker",
@@ -31,6 +34,7 @@ __all__ = [
     "reap",
     "record_checkpoint",
     "record_guard",
+    "record_inheritance",
     "record_phase",
     "record_rollback",
     "record_started",

@@ -29,8 +29,10 @@ from jobs.history import (
     samples,
 )
 from jobs.ids import sortable_id
+from jobs.inheriting import pin
 from jobs.job_list import newest_jobs
 from jobs.job_view import job_view, job_views
+from jobs.lineage import Lineage
 from jobs.paging import id_before, token_behind
 from jobs.quotas import NO_LIMITS, Limits, check_queued
 from jobs.sources import check_sources
@@ -86,30 +88,34 @@ def submit(
     roots: Sequence[Path],
     request_id: str | None = None,
     limits: Limits = NO_LIMITS,
+    lineage: Lineage | None = None,
 ) -> tuple[JobView, bool]:
     """Accept a job; the flag says whether it was created now or by an earlier request with this `request_id`.
 
     Raises:
         InvalidSpec: a path in the spec is not under `roots`, or a dataset is not there or not fit.
-        IdempotencyConflict: `request_id` came with another spec before.
+        IdempotencyConflict: `request_id` came with another spec before, or for another parent.
+        JobNotFound: the parent's checkpoint was given up a moment ago.
         QuotaExceeded: the owner has as many queued jobs as allowed.
     """
     if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
         raise InvalidArgument("an idempotency key is 1 to 255 visible ASCII characters")
-    earlier = _earlier(db, principal, spec, request_id)
+    earlier = _earlier(db, principal, spec, request_id, lineage)
     if earlier is not None:
         return earlier, False
     check_sources(spec, roots, dataset_problems(db, principal, spec))
     try:
-        return _create(db, principal, spec, request_id, limits), True
+        return _create(db, principal, spec, request_id, limits, lineage), True
     except IntegrityError:
-        earlier = _earlier(db, principal, spec, request_id)  # a twin of this request was faster
+        earlier = _earlier(db, principal, spec, request_id, lineage)  # a twin of this request was faster
         if earlier is None:
             raise
         return earlier, False
 
 
-def _earlier(db: Database, principal: Principal, spec: JobSpec, request_id: str | None) -> JobView | None:
+def _earlier(
+    db: Database, principal: Principal, spec: JobSpec, request_id: str | None, lineage: Lineage | None
+) -> JobView | None:
     if request_id is None:
         return None
     query = sa.select(Job).where(Job.owner_id == principal.owner_id, Job.request_id == request_id)
@@ -117,12 +123,19 @@ def _earlier(db: Database, principal: Principal, spec: JobSpec, request_id: str 
         job = session.scalar(query)
         if job is None:
             return None
-        if job.spec_hash != spec_hash(spec):
+        if job.spec_hash != spec_hash(spec) or job.parent_job_id != (lineage and lineage.job_id):
             raise IdempotencyConflict("this idempotency key was used with another spec; use a new key for a new job")
         return job_view(session, job)
 
 
-def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str | None, limits: Limits) -> JobView:
+def _create(
+    db: Database,
+    principal: Principal,
+    spec: JobSpec,
+    request_id: str | None,
+    limits: Limits,
+    lineage: Lineage | None,
+) -> JobView:
     row = {
         "id": sortable_id("job"),
         "owner_id": principal.owner_id,
@@ -134,8 +147,11 @@ def _create(db: Database, principal: Principal, spec: JobSpec, request_id: str |
         "rank": -spec.resources.priority,
         "max_attempts": spec.retry.max_attempts,
         "steps_total": spec.ppo.steps,
+        **(lineage.row() if lineage is not None else {}),
     }
     with db.transaction() as session:
+        if lineage is not None:
+            pin(session, principal, lineage)
         enlist(session, principal, spec)
         job = enter(session, row)
         labels = [{"job_id": job.id, "key": key, "value": value} for key, value in spec.labels.items()]

@@ -53,6 +53,8 @@ _ACTIONS = {
     JobState.QUEUED: ["cancel", "pause"],
     JobState.RUNNING: ["cancel", "pause", "stop"],
     JobState.PAUSED: ["cancel", "resume"],
+    JobState.FAILED: ["retry"],
+    JobState.CANCELLED: ["retry"],
 }
 _AFTER_A_WISH = {
     "cancel": ["cancel"],
@@ -62,10 +64,12 @@ _AFTER_A_WISH = {
 """What is left to ask of a job that has not fulfilled its owner's strongest wish yet."""
 
 
-def allowed_actions(state: JobState, *, wish: str | None = None) -> list[str]:
+def allowed_actions(state: JobState, *, wish: str | None = None, has_checkpoint: bool = False) -> list[str]:
     """Verbs a client may use on a job in this state.
 
     Args:
         wish: what its owner asked for and still waits for: `cancel`, `stop` or `pause`, the strongest of them.
+        has_checkpoint: it keeps one to fork from.
     """
-    return list(_ACTIONS.get(state, ()) if wish is None else _AFTER_A_WISH[wish])
+    verbs = _ACTIONS.get(state, []) if wish is None else _AFTER_A_WISH[wish]
+    return [*verbs, "fork"] if has_checkpoint else list(verbs)

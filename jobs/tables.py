@@ -32,6 +32,7 @@ _State = Enum(
 )
 _TERMINAL = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
 _QUEUED = sa.text("state = 'queued'")
+_PINNED = sa.text("pinned_job_id IS NOT NULL")
 _RUNNING = sa.text("state = 'running'")
 _OPEN = sa.text("end_time IS NULL")
 _WAITING = sa.text("end_time IS NULL AND worker_id IS NULL")
@@ -82,6 +83,7 @@ class Job(Base):
             postgresql_where=_QUEUED,
             sqlite_where=_QUEUED,
         ),
+        Index("ix_jobs_pinned_job_id", "pinned_job_id", postgresql_where=_PINNED, sqlite_where=_PINNED),
         Index("ix_jobs_lease_expire_time", "lease_expire_time", postgresql_where=_RUNNING, sqlite_where=_RUNNING),
     )
 
@@ -128,6 +130,15 @@ class Job(Base):
     best_checkpoint_step: Mapped[int | None]
     stop_reason: Mapped[str | None] = mapped_column(String(64))
     error: Mapped[dict[str, Any] | None]
+
+    parent_job_id: Mapped[str | None] = mapped_column(String(40))
+    """The job that this one was made from; it need not exist any more."""
+    parent_step: Mapped[int | None]
+    """Of its checkpoint that this one goes on from."""
+    inherited: Mapped[dict[str, Any] | None]
+    """Path and digest of that checkpoint, the step it means here, and what is not taken over of it."""
+    pinned_job_id: Mapped[str | None] = mapped_column(String(40))
+    """The parent, as long as its checkpoint is needed and not taken over yet."""
 
     create_time: Mapped[datetime] = _now()
     start_time: Mapped[datetime | None]

@@ -55,7 +55,7 @@ def move(session: Session, move: Move, where: Sequence[Condition], what: Happeni
     if target in (JobState.QUEUED, JobState.PAUSED):
         values["seconds_per_step"] = None  # the next attempt may be on a faster machine; of a job that ended it stays
     if target in TERMINAL:
-        values["end_time"] = db_time()
+        values |= {"end_time": db_time(), "pinned_job_id": None}
     return note(session, move, [*where, Job.state.in_(sources)], what, **values)
 
 

@@ -59,6 +59,16 @@ class Queue(View):
     reason: str
 
 
+class ParentView(View):
+    """The job that another was made from."""
+
+    job_id: str
+    step: int | None
+    """Of the checkpoint that the job goes on from; None where it begins anew."""
+    carried: list[str]
+    """What is taken over of that checkpoint: `weights`, and the parts of the training state."""
+
+
 class JobView(View):
     """A job as its owner sees it."""
 
@@ -81,6 +91,7 @@ class JobView(View):
     error: JobError | None
     last_checkpoint_step: int | None
     best_checkpoint_step: int | None = None
+    parent: ParentView | None = None
     create_time: datetime
     start_time: datetime | None
     end_time: datetime | None

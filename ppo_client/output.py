@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs.views import AttemptView, CheckpointView, HealthView, JobError, JobView, MetricsView, SampleView
+from jobs.views import AttemptView, CheckpointView, HealthView, JobError, JobView, MetricsView, ParentView, SampleView
 from ppo_client.curves import CURVES, SHOWN, duration, number, run_time, sparkline
 from ppo_client.plots import points
 from ppo_client.progress import STATE_STYLES, state_text
@@ -82,11 +82,16 @@ def _job_rows(job: JobView) -> list[tuple[str, Text]]:
         ("last checkpoint", _step_text(job.last_checkpoint_step)),
         ("best checkpoint", _step_text(job.best_checkpoint_step)),
         ("health", Text(job.health or "-", style=_LEVEL_STYLES.get(job.health or "", ""))),
+        ("parent", Text("-" if job.parent is None else _parent_text(job.parent))),
         ("labels", Text(", ".join(f"{name}={value}" for name, value in job.labels.items()) or "-")),
     ]
     latest = ((curve.name, job.latest_metrics.get(curve.key), curve.unit) for curve in SHOWN)
     rows += [(name, Text(f"{number(value)} {unit}")) for name, value, unit in latest if value is not None]
     return rows
+
+
+def _parent_text(parent: ParentView) -> str:
+    return parent.job_id if parent.step is None else f"{parent.job_id} at step {parent.step}"
 
 
 def _step_text(step: int | None) -> Text:

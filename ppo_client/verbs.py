@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -30,6 +31,30 @@ class JobVerbs:
     def stop(self, job_id: str) -> JobView:
         """End a running job well after its step, with a checkpoint: `succeeded`, `stop_reason` `user_stop`."""
         return self._verb(job_id, "stop")
+
+    def retry(self, job_id: str, *, idempotency_key: str | None = None) -> JobView:
+        """Submit the spec of a job that failed or was cancelled again; without a key there is one retry of a job."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else None
+        return JobView.model_validate(self._http.json("POST", job_path(job_id, "retry"), headers=headers))
+
+    def fork(
+        self,
+        job_id: str,
+        *,
+        from_step: int | str = "last",
+        overrides: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> JobView:
+        """Submit a job that goes on from a checkpoint of this one: its step, `best` or `last`.
+
+        `overrides` is a JSON merge patch of the spec. The new job's `parent.carried` says what it took over.
+        """
+        body: dict[str, Any] = {"from_step": from_step, "overrides": dict(overrides or {})}
+        if name is not None:
+            body["name"] = name
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return JobView.model_validate(self._http.json("POST", job_path(job_id, "fork"), body=body, headers=headers))
 
     def update(
         self,

@@ -120,6 +120,20 @@ def start_failed(error: OSError, attempt: int) -> Verdict:
     )
 
 
+def parent_gone(error: Exception, attempt: int) -> Verdict:
+    """The checkpoint that a forked run begins with is not there any more."""
+    return Verdict(
+        Ending.FAIL,
+        JobError(
+            code="parent_checkpoint_gone",
+            category=Category.USER,
+            message=f"The checkpoint that this job was forked from is gone: {error}.",
+            suggestion="The other run was rolled back behind it. Fork again from a checkpoint that is kept now.",
+            attempt=attempt,
+        ),
+    )
+
+
 def _completed(seen: Seen, final: Finished) -> Verdict:
     if seen.saved_step == final.step:
         reason = _reason(final, "completed")

@@ -100,6 +100,13 @@ class Recorder:
             case Finished() | Failed():
                 self.final = event
 
+    def record_inheritance(self, claim: Claim, size_bytes: int) -> None:
+        """The run begins with another run's checkpoint, which now lies in its own folder."""
+        path = claim.checkpoint or ""
+        self._write(partial(lifecycle.record_inheritance, self._db, self._lease, path, size_bytes))
+        self._claim = claim
+        self.step = self.saved_step = checkpoint_step(Path(path))
+
     def record_phase(self) -> None:
         """Write the phase the run is in, unless that was done a moment ago.
 

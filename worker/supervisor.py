@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from functools import partial
 
 from jobs import lifecycle
 from jobs.db import Database
 from jobs.errors import LeaseLost, Unavailable
-from jobs.lifecycle import Claim
+from jobs.lifecycle import Claim, Inherited
+from ppo_engine.inheritance import is_inherited
 from worker import run_files
 from worker.engine_log import EngineLog
 from worker.gauges import Gauges
+from worker.inheritance import Gone, take_over
 from worker.lease import LeaseKeeper
 from worker.oom import oom_kills
-from worker.outcome import Reason, Seen, Verdict, start_failed, verdict
+from worker.outcome import Reason, Seen, Verdict, parent_gone, start_failed, verdict
 from worker.pace import Pace
 from worker.process import EngineProcess, Exit, ProtocolError, start_process
 from worker.recorder import Recorder
@@ -98,6 +101,14 @@ class Supervisor:
             self._count("lost", "supervisor")
 
     def _attempt(self) -> Verdict:
+        if self._claim.inherited is not None and self._claim.checkpoint is None:
+            try:
+                self._take_over(self._claim.inherited)
+            except Gone as error:
+                return parent_gone(error, self._claim.lease.attempt)
+            except OSError as error:
+                log.exception("%s: a checkpoint cannot be taken over", self._claim.lease.job_id)
+                return start_failed(error, self._claim.lease.attempt)
         killed_before = oom_kills()
         for spare in (self._spare, None):
             try:
@@ -115,6 +126,12 @@ class Supervisor:
             log.warning("%s: the waiting engine did not begin (%s)", self._claim.lease.job_id, exit_)
         return verdict(self._seen(exit_, engine_log, oom_killed=oom_kills() > killed_before))
 
+    def _take_over(self, what: Inherited) -> None:
+        """Begin with another run's checkpoint as if it were one of this run's own."""
+        path, size = take_over(self._settings.run_dir(what.job_id), self._run_dir, what)
+        self._claim = replace(self._claim, checkpoint=path, kept=(*self._claim.kept, path))
+        self._recorder.record_inheritance(self._claim, size)
+
     def _start_engine(self, spare: Spare | None) -> tuple[EngineProcess, EngineLog]:
         run_files.prepare(self._run_dir, self._claim.spec.train_config(), kept=self._claim.kept)
         engine_log = EngineLog(
@@ -126,6 +143,8 @@ class Supervisor:
         arguments = self._settings.run_arguments(
             self._run_dir, attempt=self._claim.lease.attempt, checkpoint=self._claim.checkpoint, threads=threads
         )
+        if self._claim.inherited is not None:
+            arguments += [word for part in self._claim.inherited.anew for word in ("--anew", part)]
         words = ["run", *arguments]
         engine = spare.take(words, engine_log) if spare is not None else None
         self._unanswered = engine is not None
@@ -216,7 +235,7 @@ class Supervisor:
             phase=self._recorder.phase,
             step=self._recorder.step,
             saved_step=self._recorder.saved_step,
-            resumed=self._claim.checkpoint is not None,
+            resumed=self._claim.checkpoint is not None and not is_inherited(self._claim.checkpoint),
             oom_killed=oom_killed,
             log_tail=engine_log.tail(),
         )

@@ -31,6 +31,7 @@ from api.meters import ServiceState
 from jobs import service
 from jobs.access_requests import KeyRequest, QuotaRequest
 from jobs.dispatch import backlog
+from jobs.forking import ForkRequest
 from jobs.spec import JobSpec
 from jobs.updating import JobPatch
 from jobs.webhook_spec import WebhookChanges, WebhookSpec
@@ -53,6 +54,7 @@ ROUTERS = (
 _NAMED = (
     JobSpec,
     JobPatch,
+    ForkRequest,
     PreviewRequest,
     GenerationRequest,
     WebhookSpec,

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import Response as Answer
 from pydantic import Field
 
 from api import errors as door
-from api.http.body import merge_patch
+from api.http.body import json_object, merge_patch
 from api.http.deps import Caller, Ctx, JobId
-from api.http.errors import responses
+from api.http.errors import Responses, responses
 from api.http.queries import NO_QUERY
 from api.http.queries import Query as Parameters
+from api.idempotency import from_header
 from api.parameters import MAX_PAGE_SIZE
 from api.wait import DEFAULT_SECONDS, MAX_SECONDS, wait
 from api.watch import Source
 from jobs import errors as domain
-from jobs import service
+from jobs import forking, service
 from jobs.updating import JobPatch, parse_patch
 from jobs.views import AttemptView, HealthView, JobView, Page
 
@@ -25,14 +27,19 @@ router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["jobs"])
 
 _REFUSALS = (domain.InvalidArgument, domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound)
 _VERB = responses(*_REFUSALS, domain.IllegalTransition)
-_CHANGE = responses(
-    door.MalformedBody,
-    *_REFUSALS,
-    door.BodyTimeout,
-    domain.EtagMismatch,
-    door.BodyTooLarge,
-    door.UnsupportedMediaType,
-)
+_BODY_REFUSALS = (door.MalformedBody, door.BodyTimeout, door.BodyTooLarge, door.UnsupportedMediaType)
+_CHANGE = responses(*_REFUSALS, *_BODY_REFUSALS, domain.EtagMismatch)
+_CREATION = (*_REFUSALS, domain.IllegalTransition, domain.InvalidSpec, domain.IdempotencyConflict, domain.QuotaExceeded)
+_REPLAYED: Responses = {200: {"description": "It was made before: that job.", "model": JobView}}
+_NEW_JOB: Responses = {**_REPLAYED, **responses(*_CREATION)}
+_NEW_JOB_OF_BODY: Responses = {**_REPLAYED, **responses(*_CREATION, *_BODY_REFUSALS)}
+Key = Annotated[str | None, Header(description="Makes the request repeatable; a UUID is advised.")]
+_FORK_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ForkRequest"}}},
+    }
+}
 _PATCH_BODY = {
     "requestBody": {
         "required": True,
@@ -91,6 +98,55 @@ def stop(context: Ctx, caller: Caller, job_id: JobId, response: Response) -> Job
     return _tagged(response, service.stop(context.db, caller, job_id))
 
 
+@router.post("/retry", status_code=201, response_model=JobView, dependencies=[NO_QUERY], responses=_NEW_JOB)
+def retry(context: Ctx, caller: Caller, job_id: JobId, idempotency_key: Key = None) -> Answer:
+    """Submit the spec of a job that failed or was cancelled again: a new job, with the old one as its `parent`.
+
+    Without an `Idempotency-Key` a job has one retry, and asking twice answers 200 with that one.
+    """
+    settings = context.settings
+    how: dict[str, Any] = {
+        "roots": settings.model_roots,
+        "limits": settings.limits,
+        "request_id": from_header(idempotency_key),
+    }
+    return _made(*forking.retry(context.db, caller, job_id, **how))
+
+
+@router.post(
+    "/fork",
+    status_code=201,
+    response_model=JobView,
+    dependencies=[NO_QUERY],
+    openapi_extra=_FORK_BODY,
+    responses=_NEW_JOB_OF_BODY,
+)
+def fork(
+    context: Ctx,
+    caller: Caller,
+    job_id: JobId,
+    document: Annotated[dict[str, Any], Depends(json_object)],
+    idempotency_key: Key = None,
+) -> Answer:
+    """Submit a job that goes on from a checkpoint of this one, in whatever state this one is.
+
+    `overrides` is a JSON merge patch of the spec. The new job's `parent` says what is `carried` over: the whole
+    training state, but for parts that a change makes void (with a new `seed` the random states, with new `prompts`
+    the place in them, and so on); the new job then continues behind that step, towards its own `ppo.steps`. Where
+    `model.value`, `model.reference` or the averages change, it has the weights alone and begins at step 0. What the
+    weights are (`model.policy`, `adapter`, `lora`, `trainable_layers`) cannot change. The old job keeps the checkpoint
+    until the new one has taken it over.
+    """
+    settings = context.settings
+    request = forking.parse_fork(document)
+    how: dict[str, Any] = {
+        "roots": settings.model_roots,
+        "limits": settings.limits,
+        "request_id": from_header(idempotency_key),
+    }
+    return _made(*forking.fork(context.db, caller, job_id, request, **how))
+
+
 @router.get("/wait", responses=responses(*_REFUSALS))
 async def wait_for_end(
     context: Ctx,
@@ -136,6 +192,14 @@ def attempts(
 def health(context: Ctx, caller: Caller, job_id: JobId) -> HealthView:
     """Judge a run by its newest numbers: each finding with its metric, value, rule, advice and the rule's source."""
     return service.health(context.db, caller, job_id)
+
+
+def _made(job: JobView, created: bool) -> Answer:
+    """As for a submit."""
+    headers = {"Location": f"/v1/jobs/{job.id}", "ETag": f'"{job.etag}"'}
+    if not created:
+        headers["Idempotency-Replayed"] = "true"
+    return Answer(job.model_dump_json(), 201 if created else 200, headers, media_type="application/json")
 
 
 def _tagged(response: Response, job: JobView) -> JobView:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from api.context import Context
+from api.idempotency import checked
 from api.parameters import MAX_PAGE_SIZE, bounded, job_id
 from api.rpc import convert
 from api.rpc.gate import CALLER
@@ -16,7 +17,7 @@ from api.rpc.v1.job_service_pb2_grpc import JobServiceServicer
 from api.threads import in_thread
 from api.wait import DEFAULT_SECONDS, MAX_SECONDS, wait
 from api.watch import Source
-from jobs import service
+from jobs import forking, service
 from jobs.errors import InvalidArgument, Problem
 from jobs.updating import JobPatch, parse_patch
 
@@ -45,6 +46,33 @@ class VerbRpcs(JobServiceServicer):
         """End a running job well."""
         job = await in_thread(service.stop, self._context.db, CALLER.get(), job_id(request.job_id))
         return pb.StopJobResponse(job=convert.job(job))
+
+    async def RetryJob(self, request: pb.RetryJobRequest, context: Any) -> pb.RetryJobResponse:
+        """Submit a job's spec again."""
+        whose = self._context.db, CALLER.get(), job_id(request.job_id)
+        job, created = await in_thread(forking.retry, *whose, **self._creation(request.request_id))
+        return pb.RetryJobResponse(job=convert.job(job), created=created)
+
+    async def ForkJob(self, request: pb.ForkJobRequest, context: Any) -> pb.ForkJobResponse:
+        """Go on from a job's checkpoint in a new job."""
+        whose, how = (self._context.db, CALLER.get(), job_id(request.job_id)), self._creation(request.request_id)
+        wanted: dict[str, Any] = {"overrides": convert.document(request.overrides)}
+        if request.from_step:
+            wanted["from_step"] = int(request.from_step) if request.from_step.isdecimal() else request.from_step
+        if request.HasField("name"):
+            wanted["name"] = request.name
+
+        def fork() -> tuple[Any, bool]:
+            return forking.fork(*whose, forking.parse_fork(wanted), **how)
+
+        job, created = await in_thread(fork)
+        return pb.ForkJobResponse(job=convert.job(job), created=created)
+
+    def _creation(self, request_id: str) -> dict[str, Any]:
+        """What every call that makes a job needs."""
+        settings = self._context.settings
+        key = checked(request_id) if request_id else None
+        return {"roots": settings.model_roots, "limits": settings.limits, "request_id": key}
 
     async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:
         """Wait for a job's end."""

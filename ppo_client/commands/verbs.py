@@ -11,7 +11,7 @@ from jobs.views import JobView
 from ppo_client import output
 from ppo_client.client import PPOClient
 from ppo_client.commands.exits import Exit
-from ppo_client.commands.jobs import label_pair, watch_to_end
+from ppo_client.commands.jobs import label_pair, read_spec, watch_to_end
 from ppo_client.commands.options import JobId, Json, Key, Url, console
 
 
@@ -50,6 +50,37 @@ def stop(job: JobId, url: Url = None, key: Key = None, as_json: Json = False) ->
     with PPOClient(url, key) as client:
         view = client.stop(job)
     _say(view, as_json, f"has {view.state}" if view.done else "will end well after its step")
+
+
+def retry(
+    job: JobId,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay and show the progress.")] = False,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Submit the spec of a job that failed or was cancelled again."""
+    with PPOClient(url, key) as client:
+        _follow_new(client, client.retry(job), watch, as_json)
+
+
+def fork(
+    job: JobId,
+    from_step: Annotated[str, typer.Option("--from", metavar="STEP", help="A step, `best` or `last`.")] = "last",
+    overrides: Annotated[
+        str | None, typer.Option("--overrides", metavar="FILE", help="JSON merge patch of the spec, or - for stdin.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the new job. Default: the old one's.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay and show the progress.")] = False,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Submit a job that goes on from a checkpoint of another one."""
+    step = int(from_step) if from_step.isdecimal() else from_step
+    patch = None if overrides is None else read_spec(overrides)
+    with PPOClient(url, key) as client:
+        _follow_new(client, client.fork(job, from_step=step, overrides=patch, name=name), watch, as_json)
 
 
 def wait(
@@ -114,6 +145,16 @@ def health(job: JobId, url: Url = None, key: Key = None, as_json: Json = False) 
         output.print_json(view)
     else:
         console.print(output.health_text(view))
+
+
+def _follow_new(client: PPOClient, view: JobView, watch: bool, as_json: bool) -> None:
+    if watch:
+        watch_to_end(client, view.id, as_json=as_json)
+        return
+    parent, place = view.parent, ""
+    if parent is not None and parent.step is not None:
+        place = f", from step {parent.step} of {parent.job_id} with its {', '.join(parent.carried)}"
+    _say(view, as_json, f"is {view.state}{place}; follow it with: ppo watch {view.id}")
 
 
 def _say(view: JobView, as_json: bool, what: str) -> None:

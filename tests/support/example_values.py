@@ -43,6 +43,7 @@ def values_for(operation: str, service: Keyed, answers: Mapping[str, Answer]) ->
         "JOB": lambda: str(_finished(service, answers)["id"]),
         "STEP": lambda: str(_finished(service, answers)["last_checkpoint_step"]),
         "WAITING": lambda: _waiting(service, operation),
+        "CANCELLED": lambda: str(service.asked("POST", f"/v1/jobs/{_waiting(service, operation)}/cancel")["id"]),
         "DATASET": lambda: str(json.loads(answers["add_dataset"].body)["id"]),
         "UNUSED_DATASET": lambda: _unused_dataset(service),
         "URL": _address,

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from jobs.db import Database
+from jobs.lineage import begins_at
 from jobs.states import TERMINAL, TRANSITIONS, JobState, Move
 from jobs.tables import Job, JobAttempt, JobCheckpoint, JobEvent, JobMetrics, JobSample
 
@@ -80,7 +81,7 @@ def _attempts(job: Job, attempts: Sequence[JobAttempt]) -> Iterator[str]:
 def _steps(session: Session, job: Job, attempts: Sequence[JobAttempt]) -> Iterator[str]:
     rows = list(session.scalars(sa.select(JobMetrics).where(JobMetrics.job_id == job.id).order_by(JobMetrics.step)))
     # Step 0 is the evaluation before training, where there is one.
-    if [row.step for row in rows if row.step > 0] != list(range(1, job.step + 1)):
+    if [row.step for row in rows if row.step > 0] != list(range(begins_at(job) + 1, job.step + 1)):
         yield f"I5 steps {[row.step for row in rows]}, the row's {job.step}"
     by_token = {attempt.lease_token: attempt for attempt in attempts}
     for row in rows:

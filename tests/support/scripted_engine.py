@@ -277,6 +277,7 @@ def main() -> int:
     parser.add_argument("spec", type=Path)
     parser.add_argument("--out", required=True)
     parser.add_argument("--resume")
+    parser.add_argument("--anew", action="append")
     parser.add_argument("--attempt", type=int, default=1)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--root", action="append")

@@ -145,6 +145,7 @@ class Job(_message.Message):
     STOP_REQUEST_TIME_FIELD_NUMBER: _builtins.int
     PAUSE_REQUEST_TIME_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -196,6 +197,10 @@ class Job(_message.Message):
     def stop_request_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def pause_request_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def parent(self) -> Global___Parent:
+        """The job that this one was made from."""
+
     def __init__(
         self,
         *,
@@ -227,10 +232,11 @@ class Job(_message.Message):
         stop_request_time: _timestamp_pb2.Timestamp | None = ...,
         pause_request_time: _timestamp_pb2.Timestamp | None = ...,
         health: _builtins.str | None = ...,
+        parent: Global___Parent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "health", b"health", "last_checkpoint_step", b"last_checkpoint_step", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "start_time", b"start_time", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "health", b"health", "last_checkpoint_step", b"last_checkpoint_step", "parent", b"parent", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "start_time", b"start_time", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "allowed_actions", b"allowed_actions", "attempt", b"attempt", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "etag", b"etag", "health", b"health", "id", b"id", "labels", b"labels", "last_checkpoint_step", b"last_checkpoint_step", "latest_metrics", b"latest_metrics", "links", b"links", "max_attempts", b"max_attempts", "name", b"name", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "spec_hash", b"spec_hash", "start_time", b"start_time", "state", b"state", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "allowed_actions", b"allowed_actions", "attempt", b"attempt", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "etag", b"etag", "health", b"health", "id", b"id", "labels", b"labels", "last_checkpoint_step", b"last_checkpoint_step", "latest_metrics", b"latest_metrics", "links", b"links", "max_attempts", b"max_attempts", "name", b"name", "parent", b"parent", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "spec_hash", b"spec_hash", "start_time", b"start_time", "state", b"state", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_checkpoint_step: _TypeAlias = _typing.Literal["best_checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__best_checkpoint_step: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step"]  # noqa: Y015
@@ -254,6 +260,37 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_reason) -> _WhichOneofReturnType__stop_reason | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class Parent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    CARRIED_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    step: _builtins.int
+    """Of the checkpoint that the job goes on from; absent where it begins anew."""
+    @_builtins.property
+    def carried(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is taken over of that checkpoint: `weights`, and the parts of the training state."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        step: _builtins.int | None = ...,
+        carried: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "carried", b"carried", "job_id", b"job_id", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+
+Global___Parent: _TypeAlias = Parent  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
@@ -1811,6 +1848,116 @@ class StopJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StopJobResponse: _TypeAlias = StopJobResponse  # noqa: Y015
+
+@_typing.final
+class RetryJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    request_id: _builtins.str
+    """As in CreateJob."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryJobRequest: _TypeAlias = RetryJobRequest  # noqa: Y015
+
+@_typing.final
+class RetryJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    created: _builtins.bool
+    """False where the retry had been made before."""
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+        created: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryJobResponse: _TypeAlias = RetryJobResponse  # noqa: Y015
+
+@_typing.final
+class ForkJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    FROM_STEP_FIELD_NUMBER: _builtins.int
+    OVERRIDES_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    from_step: _builtins.str
+    """The checkpoint: its step as a number, `best` or `last`; `last` when empty."""
+    name: _builtins.str
+    """Name of the new job; the old one's when absent."""
+    request_id: _builtins.str
+    """As in CreateJob."""
+    @_builtins.property
+    def overrides(self) -> _struct_pb2.Struct:
+        """A JSON merge patch of the other job's spec."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        from_step: _builtins.str = ...,
+        overrides: _struct_pb2.Struct | None = ...,
+        name: _builtins.str | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "name", b"name", "overrides", b"overrides"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "from_step", b"from_step", "job_id", b"job_id", "name", b"name", "overrides", b"overrides", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+
+Global___ForkJobRequest: _TypeAlias = ForkJobRequest  # noqa: Y015
+
+@_typing.final
+class ForkJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    created: _builtins.bool
+    """False where request_id had been used before and the job is that one."""
+    @_builtins.property
+    def job(self) -> Global___Job: ...
+    def __init__(
+        self,
+        *,
+        job: Global___Job | None = ...,
+        created: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkJobResponse: _TypeAlias = ForkJobResponse  # noqa: Y015
 
 @_typing.final
 class WaitJobRequest(_message.Message):

@@ -74,6 +74,16 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobResponse.FromString,
                 _registered_method=True)
+        self.RetryJob = channel.unary_unary(
+                '/ppo.v1.JobService/RetryJob',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.RetryJobRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.RetryJobResponse.FromString,
+                _registered_method=True)
+        self.ForkJob = channel.unary_unary(
+                '/ppo.v1.JobService/ForkJob',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ForkJobRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ForkJobResponse.FromString,
+                _registered_method=True)
         self.WaitJob = channel.unary_unary(
                 '/ppo.v1.JobService/WaitJob',
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.WaitJobRequest.SerializeToString,
@@ -212,6 +222,21 @@ class JobServiceServicer:
     def StopJob(self, request, context):
         """Ends a running job well after its step, with a checkpoint: succeeded, with stop_reason `user_stop`. Repeating it is
         harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetryJob(self, request, context):
+        """Submits the spec of a job that failed or was cancelled again. Without a request_id a job has one retry, and asking
+        twice returns that one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForkJob(self, request, context):
+        """Submits a job that goes on from a checkpoint of another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -374,6 +399,16 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.StopJob,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobResponse.SerializeToString,
+            ),
+            'RetryJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryJob,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.RetryJobRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.RetryJobResponse.SerializeToString,
+            ),
+            'ForkJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForkJob,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ForkJobRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ForkJobResponse.SerializeToString,
             ),
             'WaitJob': grpc.unary_unary_rpc_method_handler(
                     servicer.WaitJob,
@@ -672,6 +707,60 @@ class JobService:
             '/ppo.v1.JobService/StopJob',
             api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.StopJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetryJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/RetryJob',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.RetryJobRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.RetryJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForkJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/ForkJob',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ForkJobRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ForkJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

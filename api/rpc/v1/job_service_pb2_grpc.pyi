@@ -55,6 +55,12 @@ class JobServiceStub:
     """Ends a running job well after its step, with a checkpoint: succeeded, with stop_reason `user_stop`. Repeating it is
     harmless.
     """
+    RetryJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.RetryJobRequest, _job_service_pb2.RetryJobResponse]
+    """Submits the spec of a job that failed or was cancelled again. Without a request_id a job has one retry, and asking
+    twice returns that one.
+    """
+    ForkJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ForkJobRequest, _job_service_pb2.ForkJobResponse]
+    """Submits a job that goes on from a checkpoint of another one."""
     WaitJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.WaitJobRequest, _job_service_pb2.WaitJobResponse]
     """Returns the job as soon as it is done, or as it is after the timeout."""
     UpdateJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]
@@ -116,6 +122,12 @@ class JobServiceAsyncStub(JobServiceStub):
     """Ends a running job well after its step, with a checkpoint: succeeded, with stop_reason `user_stop`. Repeating it is
     harmless.
     """
+    RetryJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.RetryJobRequest, _job_service_pb2.RetryJobResponse]  # type: ignore[assignment]
+    """Submits the spec of a job that failed or was cancelled again. Without a request_id a job has one retry, and asking
+    twice returns that one.
+    """
+    ForkJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ForkJobRequest, _job_service_pb2.ForkJobResponse]  # type: ignore[assignment]
+    """Submits a job that goes on from a checkpoint of another one."""
     WaitJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.WaitJobRequest, _job_service_pb2.WaitJobResponse]  # type: ignore[assignment]
     """Returns the job as soon as it is done, or as it is after the timeout."""
     UpdateJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.UpdateJobRequest, _job_service_pb2.UpdateJobResponse]  # type: ignore[assignment]
@@ -222,6 +234,24 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Ends a running job well after its step, with a checkpoint: succeeded, with stop_reason `user_stop`. Repeating it is
         harmless.
         """
+
+    @_abc_1.abstractmethod
+    def RetryJob(
+        self,
+        request: _job_service_pb2.RetryJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.RetryJobResponse, _abc.Awaitable[_job_service_pb2.RetryJobResponse]]:
+        """Submits the spec of a job that failed or was cancelled again. Without a request_id a job has one retry, and asking
+        twice returns that one.
+        """
+
+    @_abc_1.abstractmethod
+    def ForkJob(
+        self,
+        request: _job_service_pb2.ForkJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ForkJobResponse, _abc.Awaitable[_job_service_pb2.ForkJobResponse]]:
+        """Submits a job that goes on from a checkpoint of another one."""
 
     @_abc_1.abstractmethod
     def WaitJob(

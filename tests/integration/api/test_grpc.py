@@ -211,6 +211,6 @@ def test_a_paused_job_is_resumed(stub: JobServiceStub, database: Database):
     lifecycle.pause(database, held.lease, stop_reason="guard", message="paused at step 2: a guard")
     paused = stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=20).job
     assert (paused.state, paused.stop_reason) == (pb.JOB_STATE_PAUSED, "guard")
-    assert (list(paused.allowed_actions), paused.best_checkpoint_step) == (["cancel", "resume"], 2)
+    assert (list(paused.allowed_actions), paused.best_checkpoint_step) == (["cancel", "resume", "fork"], 2)
     for _ in range(2):
         assert stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=20).job.state == pb.JOB_STATE_QUEUED

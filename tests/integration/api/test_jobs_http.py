@@ -118,7 +118,7 @@ def test_a_queued_job_is_cancelled_at_once_and_asking_again_is_fine(app: App):
     first, again = app.post(f"/v1/jobs/{job_id}/cancel"), app.post(f"/v1/jobs/{job_id}/cancel")
     assert (first.status_code, again.status_code) == (200, 200)
     assert first.json() == again.json()
-    assert (first.json()["state"], first.json()["allowed_actions"]) == ("cancelled", [])
+    assert (first.json()["state"], first.json()["allowed_actions"]) == ("cancelled", ["retry"])
 
 
 def test_a_running_job_is_asked_to_stop(app: App):
@@ -151,4 +151,4 @@ def test_a_paused_job_is_resumed_and_asking_again_is_fine(app: App):
     assert first.headers["etag"] == f'"{first.json()["etag"]}"'
     app.post(f"/v1/jobs/{job_id}/cancel")
     document = problem(app.post(f"/v1/jobs/{job_id}/resume"), 409, "illegal_transition")
-    assert document["allowed_actions"] == []
+    assert document["allowed_actions"] == ["retry"]

@@ -11,7 +11,7 @@ from jobs import lifecycle
 from jobs.auth import LOCAL, Principal
 from jobs.updating import JobPatch
 from ppo_engine.events import StepDone
-from tests.support.attempts import ERROR, claimed, give_back, record_steps, submitted
+from tests.support.attempts import ERROR, checkpoint, claimed, give_back, record_steps, submitted
 from tests.support.http_api import App
 from tests.support.problem_json import pointers, problem
 
@@ -205,3 +205,36 @@ def test_health_names_what_is_wrong_and_what_to_do(app: App):
     assert (by_name["kl_runaway"]["value"], by_name["kl_runaway"]["usual"]) == (40.0, None)
     assert (by_name["length_growing"]["value"], by_name["length_growing"]["usual"]) == (50.0, 20.0)
     assert all(finding["advice"] and finding["rule"] and finding["source"] for finding in found["findings"])
+
+
+# --- retry and fork -----------------------------------------------------------------------------------------------
+
+
+def test_a_retry_is_made_once(sqlite_app: App):
+    path = f"/v1/jobs/{submitted(sqlite_app.context.db, LOCAL)}"
+    problem(sqlite_app.post(f"{path}/retry"), 409, "illegal_transition")
+    sqlite_app.post(f"{path}/cancel")
+    first, again = sqlite_app.post(f"{path}/retry"), sqlite_app.post(f"{path}/retry")
+    assert (first.status_code, again.status_code, again.json()) == (201, 200, first.json())
+    assert first.headers["location"] == f"/v1/jobs/{first.json()['id']}"
+    assert again.headers["idempotency-replayed"] == "true"
+    assert first.json()["parent"] == {"job_id": path.rpartition("/")[2], "step": None, "carried": []}
+
+
+def test_a_fork_is_refused_with_every_reason(sqlite_app: App):
+    db = sqlite_app.context.db
+    job_id = submitted(db, LOCAL)
+    held = claimed(db, job_id)
+    record_steps(db, held, 1, 2)
+    lifecycle.record_checkpoint(db, held.lease, checkpoint(2))
+    path = f"/v1/jobs/{job_id}/fork"
+    made = sqlite_app.post(path, json={"overrides": {"seed": 3}, "name": "again"})
+    assert (made.status_code, made.json()["name"], made.json()["spec"]["seed"]) == (201, "again", 3)
+    problem(sqlite_app.post(path, json={"from_step": 1}), 404, "not_found")
+    for body, place in (({"from": 2}, "/from"), ({"from_step": "first"}, "/from_step"), ({"name": ""}, "/name")):
+        refused = problem(sqlite_app.post(path, json=body), 400, "invalid_argument")
+        assert any(found.startswith(place) for found in pointers(refused)), refused
+    overrides = {"model": {"policy": {"hub": "org/other"}}, "ppo": {"steps": 1}}
+    refused = problem(sqlite_app.post(path, json={"overrides": overrides}), 422, "invalid_spec")
+    assert pointers(refused) == {"/model/policy": "not_forkable", "/ppo/steps": "out_of_range"}
+    problem(sqlite_app.post(f"/v1/jobs/{submitted(db, Principal('bob'))}/fork", json={}), 404, "not_found")

@@ -217,12 +217,12 @@ def test_a_paused_job_waits_and_goes_on_from_its_checkpoint(database: Database) 
         pause(database, held.lease, stop_reason="guard", message="paused at step 2: objective/kl above 25")
     view = get(database, ANN, job_id)
     assert (view.state, view.stop_reason, view.done) == (JobState.PAUSED, "guard", False)
-    assert view.allowed_actions == ["cancel", "resume"]
+    assert view.allowed_actions == ["cancel", "resume", "fork"]
     assert claim(database, worker_id="w2", queues=["default"], lease_seconds=60) is None
     check_invariants(database)
     for _ in range(2):
         view = resume(database, ANN, job_id)
-    assert (view.state, view.stop_reason, view.allowed_actions) == (JobState.QUEUED, None, ["cancel", "pause"])
+    assert (view.state, view.stop_reason, view.allowed_actions) == (JobState.QUEUED, None, ["cancel", "pause", "fork"])
     again = claimed(database)
     assert (again.checkpoint, again.lease.attempt) == ("checkpoints/step-00000002-1", 2)
     assert resume(database, ANN, job_id).state is JobState.RUNNING
@@ -240,7 +240,7 @@ def test_a_paused_job_can_be_cancelled(database: Database) -> None:
     assert cancel(database, ANN, job_id).state is JobState.CANCELLED
     with pytest.raises(IllegalTransition) as caught:
         resume(database, ANN, job_id)
-    assert (caught.value.state, caught.value.allowed_actions) == ("cancelled", [])
+    assert (caught.value.state, caught.value.allowed_actions) == ("cancelled", ["retry"])
     check_invariants(database, ended=True)
 
 

@@ -63,7 +63,7 @@ def test_a_running_job_is_paused_by_its_worker_and_the_wish_is_over(database: Da
     job_id, held = running(database)
     for _ in range(2):
         view = pause(database, ANN, job_id)
-    assert (view.state, view.allowed_actions) == (JobState.RUNNING, ["cancel", "pause", "stop", "resume"])
+    assert (view.state, view.allowed_actions) == (JobState.RUNNING, ["cancel", "pause", "stop", "resume", "fork"])
     assert view.pause_request_time is not None
     assert wishes(database, held) == (False, False, True)
     end_paused(database, held.lease, stop_reason=USER_PAUSE, message="paused by its owner at step 2")
@@ -96,7 +96,7 @@ def test_a_running_job_is_stopped_well(database: Database) -> None:
     job_id, held = running(database)
     for _ in range(2):
         view = stop(database, ANN, job_id)
-    assert (view.state, view.allowed_actions) == (JobState.RUNNING, ["cancel", "stop"])
+    assert (view.state, view.allowed_actions) == (JobState.RUNNING, ["cancel", "stop", "fork"])
     assert wishes(database, held) == (False, True, False)
     for _ in range(2):
         end_stopped(database, held.lease, message="stopped by its owner at step 2")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,64 +15,21 @@ from jobs.auth import LOCAL
 from jobs.db import Database
 from jobs.errors import Unavailable
 from jobs.states import JobState
-from jobs.views import JobView
-from ppo_engine.rundir import RunDir
+from tests.support.bench import Bench, error_of
 from tests.support.invariants import check_invariants
 from tests.support.servers import wait_until
 from tests.support.workers import (
     engine_pids,
     event_types,
     final_weights,
-    quick_settings,
     submit_script,
     wait_for_state,
     wait_for_step,
     weights_after,
 )
-from worker.gauges import Gauges
-from worker.lease import now
 from worker.shutdown import Shutdown
-from worker.supervisor import Supervisor
 
 pytestmark = pytest.mark.slow
-
-
-@dataclass
-class Bench:
-    """Claims jobs and supervises them in this thread or another."""
-
-    db: Database
-    home: Path
-    settings: dict[str, Any] = field(default_factory=dict)
-    gauges: Gauges = field(default_factory=Gauges)
-    shutdown: Shutdown = field(default_factory=Shutdown)
-
-    def take(self) -> Supervisor:
-        sent_at = now()
-        settings = quick_settings(self.home, "sqlite:///unused.db", **self.settings)
-        claim = lifecycle.claim(self.db, worker_id="bench", queues=["default"], lease_seconds=settings.lease_seconds)
-        assert claim is not None, "nothing to claim"
-        return Supervisor(
-            claim, claimed_at=sent_at, db=self.db, settings=settings, gauges=self.gauges, shutdown=self.shutdown
-        )
-
-    def run(self) -> None:
-        self.take().run()
-
-    def start(self) -> threading.Thread:
-        thread = threading.Thread(target=self.take().run)
-        thread.start()
-        return thread
-
-    def run_dir(self, job_id: str) -> RunDir:
-        return RunDir(self.home / "runs" / job_id)
-
-    def job(self, job_id: str) -> JobView:
-        return service.get(self.db, LOCAL, job_id)
-
-    def attempts(self, outcome: str, reason: str = "") -> float:
-        labels = {"outcome": outcome, "reason": reason}
-        return self.gauges.registry.get_sample_value("ppo_worker_attempts_total", labels) or 0.0
 
 
 @pytest.fixture
@@ -82,11 +37,6 @@ def bench(sqlite_url: str, tmp_path: Path) -> Iterator[Bench]:
     db = Database(sqlite_url)
     yield Bench(db, tmp_path)
     db.dispose()
-
-
-def error_of(job: JobView) -> dict[str, Any]:
-    assert job.error is not None, "no error is reported"
-    return job.error.model_dump()
 
 
 def test_a_job_from_claim_to_success(database: Database, tmp_path: Path) -> None:
@@ -205,45 +155,6 @@ def test_cancel_ends_with_a_checkpoint(bench: Bench) -> None:
     job = bench.job(job_id)
     assert (job.state, job.error) == (JobState.CANCELLED, None)
     assert job.last_checkpoint_step == job.progress.step
-
-
-def test_a_pause_ends_with_a_checkpoint_and_the_resumed_run_as_if_there_had_been_none(bench: Bench) -> None:
-    job_id = submit_script(bench.db, steps=40, step_seconds=0.05)
-    thread = bench.start()
-    wait_for_step(bench.db, job_id, 3)
-    service.pause(bench.db, LOCAL, job_id)
-    thread.join(10)
-    job = bench.job(job_id)
-    assert (job.state, job.stop_reason, job.attempt) == (JobState.PAUSED, "user_pause", 1)
-    assert 3 <= job.progress.step == job.last_checkpoint_step < 40
-    service.resume(bench.db, LOCAL, job_id)
-    bench.run()
-    assert bench.job(job_id).state is JobState.SUCCEEDED
-    assert final_weights(bench.run_dir(job_id)) == weights_after(40)
-    check_invariants(bench.db, ended=True)
-
-
-def test_a_pause_of_an_engine_that_does_not_listen_costs_only_what_is_not_saved(bench: Bench) -> None:
-    job_id = submit_script(bench.db, steps=10_000, fault="ignore_stop", at=2)
-    thread = bench.start()
-    wait_for_step(bench.db, job_id, 3)
-    service.pause(bench.db, LOCAL, job_id)
-    thread.join(10)
-    job = bench.job(job_id)
-    assert (job.state, job.last_checkpoint_step, job.error) == (JobState.PAUSED, 2, None)
-    assert "is lost" in service.events(bench.db, LOCAL, job_id)[-1].message
-
-
-def test_a_stop_ends_well_with_a_checkpoint_of_the_last_step(bench: Bench) -> None:
-    job_id = submit_script(bench.db, steps=10_000, step_seconds=0.05)
-    thread = bench.start()
-    wait_for_state(bench.db, job_id, JobState.RUNNING)
-    service.stop(bench.db, LOCAL, job_id)  # before the first step: that one is waited for
-    thread.join(10)
-    job = bench.job(job_id)
-    assert (job.state, job.stop_reason, job.error) == (JobState.SUCCEEDED, "user_stop", None)
-    assert 1 <= job.progress.step == job.last_checkpoint_step
-    check_invariants(bench.db, ended=True)
 
 
 def test_cancel_kills_an_engine_that_does_not_listen(bench: Bench) -> None:

@@ -31,6 +31,7 @@ from jobs.views import (
     JobError,
     JobEventView,
     JobView,
+    ParentView,
     Progress,
     Queue,
 )
@@ -169,6 +170,7 @@ def test_the_walk_notices_a_missing_field_on_either_side():
         (AttemptView, pb.Attempt),
         (FindingView, pb.HealthFinding),
         (HealthView, pb.GetHealthResponse),
+        (ParentView, pb.Parent),
     ],
 )
 def test_what_comes_back_has_the_same_fields(view: type[BaseModel], message: Any):

@@ -198,6 +198,23 @@ def test_wait_ends_with_a_code_that_says_how(ppo):
         assert ppo("wait", "job_01", "--timeout", "0", "--url", server.url)[0] == Exit.OBSTACLE
 
 
+def test_fork_sends_the_step_and_the_overrides(ppo, tmp_path):
+    (tmp_path / "patch.json").write_text('{"seed": 3}')
+    parent = {"job_id": "job_00", "step": 4, "carried": ["weights", "training"]}
+    made = job_view(state=JobState.QUEUED, parent=parent)
+    with serve([job_reply(made), job_reply(made)]) as server:
+        words = ("--from", "4", "--overrides", str(tmp_path / "patch.json"), "--name", "new")
+        code, out, _ = ppo("fork", "job_00", *words, "--url", server.url)
+        ppo("retry", "job_00", "--url", server.url)
+    assert (code, out.strip()) == (
+        Exit.DONE,
+        "job_01 is queued, from step 4 of job_00 with its weights, training; follow it with: ppo watch job_01",
+    )
+    assert json.loads(server.asked[0].body) == {"from_step": 4, "overrides": {"seed": 3}, "name": "new"}
+    assert server.asked[0].headers["Idempotency-Key"]
+    assert (server.asked[1].method, server.asked[1].path) == ("POST", "/v1/jobs/job_00/retry")
+
+
 def test_label_sends_a_merge_patch(ppo):
     with serve([job_reply(job_view(name="new", labels={"a": "1"}))]) as server:
         words = ("a=1", "b=x=y", "--remove", "team", "--name", "new")
