@@ -22,6 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 
 from ppo_engine.errors import ModelUnavailable
+from ppo_engine.models.gguf_header import check_header
 
 _TOP = {
     "token_embd": "model.embed_tokens",
@@ -54,6 +55,7 @@ def convert(gguf: Path, folder: Path, dtype: torch.dtype) -> None:
     if folder.exists():
         raise FileExistsError(folder)
     with _readable(gguf):
+        check_header(gguf)
         reader = GGUFReader(gguf)
         fields = _fields(reader)
         config, tokenizer, weights = _config(fields), _tokenizer(fields), _weights(reader, fields, dtype)
@@ -77,6 +79,7 @@ def describe(gguf: Path) -> tuple[LlamaConfig, PreTrainedTokenizerFast]:
         ModelUnavailable: as `convert`.
     """
     with _readable(gguf):
+        check_header(gguf)
         reader = GGUFReader(gguf)
         fields = _fields(reader)
         config, tokenizer = _config(fields), _tokenizer(fields)
