@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import date, datetime, time
-from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jobs import strict_json
+from jobs import parquet_program, strict_json
 from jobs.errors import InvalidDataset, Problem
 from jobs.plain import plain, pointer
 from jobs.views import ColumnView
@@ -24,8 +24,9 @@ MAX_ROW_BYTES = 1 << 20
 MAX_COLUMNS = 256
 MAX_NAME_CHARACTERS = 128
 _MAX_PROBLEMS = 50
-_PARQUET_ROWS = 64
-"""Rows of a Parquet file that are in memory at the same time."""
+_MAX_LINE_BYTES = MAX_ROW_BYTES + 32
+"""Of `parquet_program`: a row, and what stands around it."""
+_NOTHING = subprocess.DEVNULL
 
 csv.field_size_limit(MAX_ROW_BYTES)
 
@@ -246,42 +247,24 @@ def _csv(path: Path) -> Iterator[Row]:
 
 
 def _parquet(path: Path) -> Iterator[Row]:
-    from pyarrow import ArrowException  # noqa: PLC0415 - large, and few uploads need it
-    from pyarrow.parquet import ParquetFile  # noqa: PLC0415
-
+    """The rows as `parquet_program` writes them, in a process of its own that sees none of our environment."""
+    command = [sys.executable, "-I", parquet_program.__file__, str(path)]
     number = 0
-    try:
-        with ParquetFile(path, memory_map=False, buffer_size=1 << 20, pre_buffer=False) as file:
-            if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
-                yield Row("schema", fault="two columns have the same name")
-                return
-            for batch in file.iter_batches(batch_size=_PARQUET_ROWS, use_threads=False):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield _parquet_row(f"row {number}", record)
-    except (ArrowException, OSError, ValueError) as error:
-        yield Row(f"row {number + 1}", fault=f"not readable as Parquet: {str(error).splitlines()[0][:200]}")
+    with subprocess.Popen(command, env={}, stdin=_NOTHING, stdout=subprocess.PIPE, stderr=_NOTHING) as process:
+        try:
+            while line := process.stdout.readline(_MAX_LINE_BYTES) if process.stdout else b"":
+                number += 1
+                yield _parquet_row(f"row {number}", line)
+            if process.wait() != 0:  # rows of a reader that was killed are not all there are
+                yield Row(f"row {number + 1}", fault="not readable as Parquet")
+        finally:
+            process.kill()  # whoever reads no further leaves it at work
 
 
-def _parquet_row(place: str, record: Any) -> Row:
-    try:
-        return Row(place, _as_json(record))
-    except ValueError as error:
-        return Row(place, fault=str(error))
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _as_json(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_as_json(item) for item in value]
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    if value is None or isinstance(value, str | int | float):
-        return value
-    raise ValueError(f"a {type(value).__name__} has no JSON form")
+def _parquet_row(place: str, line: bytes) -> Row:
+    if not line.endswith(b"\n"):
+        return Row(place, fault=f"longer than {MAX_ROW_BYTES} bytes")
+    return Row(place, **json.loads(line))
 
 
 _READERS: dict[DatasetFormat, Callable[[Path], Iterator[Row]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import resource
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from jobs import lifecycle
+from jobs import lifecycle, parquet_program
 from jobs.auth import LOCAL, Principal, create_key
 from jobs.service import cancel, submit
 from ppo_engine.data.prompts import load_prompts
@@ -25,6 +26,7 @@ from tests.support.problem_json import pointers, problem
 from tests.support.specs import make_spec, spec_document
 
 JSONL = {"Content-Type": "application/jsonl"}
+PARQUET = {"Content-Type": "application/x-parquet"}
 CSV = {"Content-Type": "text/csv"}
 LINES = b'{"prompt": "The movie was", "answer": "good"}\n\n{"prompt": "My dinner at \xc3\xa9", "answer": 2}\n'
 
@@ -139,6 +141,27 @@ def test_the_same_file_makes_one_dataset(app: App):
 def test_bad_rows_are_named_and_nothing_is_kept(refusing: App, content: bytes, headers: dict[str, str], where: Any):
     assert pointers(problem(upload(refusing, content, headers), 422, "invalid_dataset")) == where
     assert names(refusing) == set()
+
+
+def test_a_parquet_file_that_unpacks_without_end_costs_the_front_door_nothing(refusing: App):
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), ["x" * (20 << 20)])
+    buffer = io.BytesIO()
+    parquet.write_table(pa.table({"prompt": shared}), buffer, compression="zstd")
+    assert len(buffer.getvalue()) < 20_000  # it stands for 1.3 GB
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    body = problem(upload(refusing, buffer.getvalue(), PARQUET), 422, "invalid_dataset")
+    assert "of memory to read" in body["detail"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+
+
+def test_rows_of_a_parquet_reader_that_was_killed_are_no_dataset(
+    refusing: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = tmp_path / "program.py"
+    program.write_text('import os\nprint(\'{"values": {"a": "x"}}\', flush=True)\nos.kill(os.getpid(), 9)\n')
+    monkeypatch.setattr(parquet_program, "__file__", str(program))
+    body = problem(upload(refusing, parquet_file(a=["x"]), PARQUET), 422, "invalid_dataset")
+    assert pointers(body) == {"/rows/2": "unreadable"}
 
 
 def test_a_problem_says_the_line_of_the_file(refusing: App):
