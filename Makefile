@@ -14,7 +14,7 @@ PYTEST := -n 2 --dist loadfile -q
 export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fuzz static proto proto-baseline docs up tensorboard bench clean
+.PHONY: help setup demo test check fuzz static proto proto-baseline docs up tensorboard bench audit clean
 
 help: ## List these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,5 +77,12 @@ bench: setup ## Measure steps against TRL and the machine, the front door, and w
 	$(BIN)/python -m benchmarks.frontdoor
 	$(BIN)/python -m benchmarks.overhead
 
+# Not of our environment: nothing here depends on it, and it on a lot. --strict: a package that cannot be looked up is an
+# error, so that a run without PyPI does not look like one without findings.
+audit: ## Look the locked versions up in PyPI's list of known vulnerabilities (needs the internet)
+	@$(PYTHON) -m venv .venv-audit
+	@.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check --no-input pip-audit==2.10.1
+	.venv-audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
 clean: ## Remove .venv and caches; var/ stays
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -89,7 +89,7 @@ def _pieces(member: Member, stack: ExitStack) -> Iterator[Piece]:
     header = info.tobuf(tarfile.PAX_FORMAT)
     yield Piece(len(header), header)
     if isinstance(member.source, Path):
-        file = stack.enter_context(member.source.open("rb"))
+        file = stack.enter_context(os.fdopen(os.open(member.source, os.O_RDONLY | os.O_NOFOLLOW), "rb"))
         if os.fstat(file.fileno()).st_size < member.size:
             raise JobNotFound("this was replaced a moment ago; ask again")
         yield Piece(member.size, file)

@@ -149,7 +149,7 @@ def _check_form(form: ExportForm, *, adapter: bool) -> None:
 
 def _members(folder: Path) -> Iterator[Member]:
     """The regular files of a folder, in the order of their names; links are left out."""
-    for path in sorted(folder.rglob("*")):
+    for path in [] if folder.is_symlink() else sorted(folder.rglob("*")):
         if path.is_file() and not path.is_symlink():
             yield Member(path.relative_to(folder).as_posix(), path.stat().st_size, path)
 

@@ -178,8 +178,10 @@ def checkpoint_dir(db: Database, principal: Principal, job_id: str, step: int, r
     """The folder of a checkpoint; raises JobNotFound if it is not kept."""
     with db.read() as session:
         owned(session, principal, job_id)
-        folder = runs_dir / job_id / _kept(session, job_id, step).path
-    if not folder.is_dir():
+        run = runs_dir / job_id
+        folder = run / _kept(session, job_id, step).path
+    # The engine named it, and may be anybody's plugin: nothing but a folder of this run is handed out.
+    if not folder.is_dir() or not folder.resolve().is_relative_to(run.resolve()):
         raise JobNotFound(f"the job keeps no checkpoint of step {step}")
     return folder
 
@@ -210,7 +212,7 @@ def logs(
 
 def _tail(path: Path, count: int) -> tuple[list[str], bool]:
     """The last lines of a file, and whether there are more before them."""
-    if not path.is_file():
+    if not path.is_file() or path.is_symlink():
         return [], False
     window = min(count * _LOG_BYTES_PER_LINE, _MAX_LOG_BYTES)
     with path.open("rb") as file:

@@ -11,6 +11,7 @@ from ppo_client import errors
 from ppo_client.commands import access, datasets, downloads, errands, jobs, plan, results, service, verbs, webhooks
 from ppo_client.commands.exits import HELP, Exit, exit_code
 from ppo_client.commands.options import err_console
+from ppo_client.terminal import visible
 
 app = typer.Typer(
     name="ppo",
@@ -58,7 +59,7 @@ def main() -> None:
     try:
         app()
     except errors.ClientError as error:
-        err_console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        err_console.print(f"[bold red]error:[/] {escape(visible(str(error)))}", soft_wrap=True)
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)

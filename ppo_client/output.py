@@ -16,6 +16,7 @@ from jobs.views import AttemptView, CheckpointView, HealthView, JobError, JobVie
 from ppo_client.curves import CURVES, SHOWN, duration, number, run_time, sparkline
 from ppo_client.plots import points
 from ppo_client.progress import STATE_STYLES, state_text
+from ppo_client.terminal import visible
 
 _SPARK_WIDTH = 24
 
@@ -74,7 +75,7 @@ def _job_rows(job: JobView) -> list[tuple[str, Text]]:
         steps += f", eta {duration(progress.eta_seconds)}"
     rows = [
         ("id", Text(job.id)),
-        ("name", Text(job.name)),
+        ("name", Text(one_line(job.name))),
         ("state", state_text(job)),
         ("progress", Text(steps)),
         ("attempt", Text(f"{job.attempt} of {job.max_attempts}")),
@@ -83,7 +84,7 @@ def _job_rows(job: JobView) -> list[tuple[str, Text]]:
         ("best checkpoint", _step_text(job.best_checkpoint_step)),
         ("health", Text(job.health or "-", style=_LEVEL_STYLES.get(job.health or "", ""))),
         ("parent", Text("-" if job.parent is None else _parent_text(job.parent))),
-        ("labels", Text(", ".join(f"{name}={value}" for name, value in job.labels.items()) or "-")),
+        ("labels", Text(one_line(", ".join(f"{name}={value}" for name, value in job.labels.items()) or "-"))),
     ]
     latest = ((curve.name, job.latest_metrics.get(curve.key), curve.unit) for curve in SHOWN)
     rows += [(name, Text(f"{number(value)} {unit}")) for name, value, unit in latest if value is not None]
@@ -101,11 +102,11 @@ def _step_text(step: int | None) -> Text:
 def error_text(error: JobError) -> Text:
     """Why a job failed, what to do, and the end of its log."""
     text = Text(f"\n{error.code} ({error.category})", style="bold red")
-    text.append(f": {error.message}", style="not bold")
+    text.append(f": {visible(error.message)}", style="not bold")
     if error.suggestion:
-        text.append(f"\n{error.suggestion}", style="not bold default")
+        text.append(f"\n{visible(error.suggestion)}", style="not bold default")
     if error.log_tail:
-        text.append(f"\n\nend of the log:\n{error.log_tail.rstrip()}", style="not bold dim")
+        text.append(f"\n\nend of the log:\n{visible(error.log_tail.rstrip())}", style="not bold dim")
     return text
 
 

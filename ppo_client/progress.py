@@ -26,6 +26,7 @@ from ppo_client.curves import (
     trend,
     why_ended,
 )
+from ppo_client.terminal import visible
 from ppo_client.updates import End, Happened, Snapshot, Step, Update
 
 STATE_STYLES = {
@@ -118,7 +119,7 @@ class PlainLines:
 def event_line(event: JobEventView) -> str:
     """An event on one line, with the local time."""
     clock = event.time.astimezone().strftime("%H:%M:%S")
-    return f"{clock}  {event.message or event.type}"
+    return f"{clock}  {visible(event.message or event.type)}"
 
 
 class Board:
@@ -186,7 +187,7 @@ class Board:
 
 
 def _title(job: JobView) -> Text:
-    title = Text(job.name, style="bold")
+    title = Text(visible(job.name), style="bold")
     title.append(f"  {job.id}  ", style="dim")
     title.append_text(state_text(job))
     if job.attempt > 1:

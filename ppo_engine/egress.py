@@ -26,6 +26,7 @@ _SPECIAL = [
         "192.88.99.0/24",  # relays of 6to4
         "224.0.0.0/4",  # multicast
         "240.0.0.0/4",  # reserved, and broadcast
+        "168.63.129.16/32",  # Azure's own services for its virtual machines, at a public address
         "2001::/23",  # Teredo, ORCHID, benchmarks
         "2001:db8::/32",  # documentation
         "2002::/16",  # 6to4: an IPv4 address in disguise

@@ -81,6 +81,9 @@ def _options(max_request_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", 64 << 20),
         ("grpc.max_concurrent_streams", 100),
         ("grpc.max_metadata_size", 16 << 10),
+        # A connection without calls is closed after a quarter of an hour, one that never speaks HTTP/2 at once.
+        ("grpc.max_connection_idle_ms", 900_000),
+        ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),

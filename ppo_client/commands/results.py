@@ -11,6 +11,7 @@ from ppo_client import output
 from ppo_client.client import PPOClient
 from ppo_client.commands.options import JobId, Json, Key, Url, console, err_console
 from ppo_client.report import write_report
+from ppo_client.terminal import visible
 
 
 def logs(
@@ -27,7 +28,7 @@ def logs(
     if as_json:
         output.print_json(view)
     elif view.lines:
-        print("\n".join(view.lines))
+        print(visible("\n".join(view.lines)))
     else:
         which = f"attempt {view.attempt}" if view.attempt else "this job, which has not started"
         err_console.print(f"the log of {which} is empty")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import hashlib
 import io
 import json
@@ -64,6 +65,13 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile
     return info, b""
 
 
+def sparse(name: str, size: int) -> tuple[tarfile.TarInfo, bytes]:
+    """A file that says it is 64 MiB of zeros, and could say more (PAX, GNU sparse 0.1)."""
+    info = tarfile.TarInfo(name)
+    info.pax_headers = {"GNU.sparse.map": f"{size},0", "GNU.sparse.size": str(size), "GNU.sparse.numblocks": "1"}
+    return info, b""
+
+
 @pytest.mark.parametrize(
     "member",
     [
@@ -75,6 +83,7 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile
         link("hard", "state.json", tarfile.LNKTYPE),
         link("fifo", "", tarfile.FIFOTYPE),
         link("device", "", tarfile.CHRTYPE),
+        sparse("sparse", 1 << 26),
     ],
     ids=lambda member: member[0].name,
 )
@@ -94,10 +103,11 @@ def test_a_member_that_is_no_plain_file_inside_is_refused(tmp_path, member):
         (checkpoint(extra=[(tarfile.TarInfo("state.json"), b"twice")]), "exist"),
         (tar([(tarfile.TarInfo("state.json"), b"{}")]), "no manifest"),
         (checkpoint()[:3000], "cannot be read"),
+        (gzip.compress(checkpoint()), "cannot be read"),
         (b"not a tar at all" * 100, "cannot be read"),
         (b"", "cannot be read"),
     ],
-    ids=["changed", "missing", "unexpected", "twice", "no manifest", "cut", "garbage", "empty"],
+    ids=["changed", "missing", "unexpected", "twice", "no manifest", "cut", "compressed", "garbage", "empty"],
 )
 def test_a_damaged_archive_leaves_nothing_behind(tmp_path, data, message):
     with pytest.raises(DownloadError, match=message):
