@@ -7,6 +7,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from google.protobuf import json_format
+
 from api.context import Context
 from api.idempotency import checked
 from api.parameters import MAX_PAGE_SIZE, bounded, job_id
@@ -56,7 +58,7 @@ class VerbRpcs(JobServiceServicer):
     async def ForkJob(self, request: pb.ForkJobRequest, context: Any) -> pb.ForkJobResponse:
         """Go on from a job's checkpoint in a new job."""
         whose, how = (self._context.db, CALLER.get(), job_id(request.job_id)), self._creation(request.request_id)
-        wanted: dict[str, Any] = {"overrides": convert.document(request.overrides)}
+        wanted: dict[str, Any] = {"overrides": json_format.MessageToDict(request.overrides)}
         if request.from_step:
             wanted["from_step"] = int(request.from_step) if request.from_step.isdecimal() else request.from_step
         if request.HasField("name"):

@@ -8,6 +8,7 @@ from functools import partial
 import grpc
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.struct_pb2 import Struct
 from google.rpc import error_details_pb2 as details
 
 from api.rpc.v1 import job_service_pb2 as pb
@@ -15,7 +16,7 @@ from api.rpc.v1.job_service_pb2_grpc import JobServiceStub
 from jobs import lifecycle
 from jobs.auth import LOCAL
 from jobs.db import Database
-from tests.support.attempts import claimed, record_steps, submitted
+from tests.support.attempts import ERROR, checkpoint, claimed, record_steps, submitted
 from tests.support.grpc_api import refusal, stub_at
 from tests.support.http_api import Served
 
@@ -68,3 +69,28 @@ def test_verbs_waiting_attempts_and_health(stub: JobServiceStub, database: Datab
     assert (attempt.worker_id, attempt.from_step, attempt.to_step, attempt.outcome) == ("w1", 0, 2, "succeeded")
     health = stub.GetHealth(pb.GetHealthRequest(job_id=job_id), timeout=20)
     assert (health.step, health.status, list(health.findings)) == (2, "ok", [])
+
+
+def test_a_cancelled_job_is_retried_once_and_a_trained_one_forked(stub: JobServiceStub, database: Database):
+    job_id = submitted(database, LOCAL)
+    held = claimed(database, job_id)
+    record_steps(database, held, 1, 2)
+    lifecycle.record_checkpoint(database, held.lease, checkpoint(2))
+    overrides = Struct()
+    overrides.update({"ppo": {"steps": 7}, "optimizer": {"learning_rate": 1e-6}})
+
+    def fork(**values: object) -> pb.ForkJobResponse:
+        return stub.ForkJob(pb.ForkJobRequest(job_id=job_id, overrides=overrides, **values), timeout=20)
+
+    for from_step in ("", "2", "last"):
+        made = fork(from_step=from_step, name="longer", request_id="k")
+        assert (made.created, made.job.name, made.job.spec.ppo.steps) == (from_step == "", "longer", 7)
+        assert (made.job.parent.job_id, made.job.parent.step, made.job.progress.step) == (job_id, 2, 2)
+    assert refusal(partial(fork, from_step="1")).code is grpc.StatusCode.NOT_FOUND
+    assert refusal(partial(fork, from_step="first")).code is grpc.StatusCode.INVALID_ARGUMENT
+    overrides.update({"model": {"policy": {"hub": "org/other"}}})
+    assert refusal(fork).violations == {"spec.model.policy": "not_forkable"}
+    lifecycle.fail(database, held.lease, ERROR)
+    first, again = (stub.RetryJob(pb.RetryJobRequest(job_id=job_id), timeout=20) for _ in range(2))
+    assert (first.created, again.created, again.job.id) == (True, False, first.job.id)
+    assert not first.job.parent.HasField("step")
