@@ -1,4 +1,4 @@
-"""Operator's commands: `python -m jobs.admin migrate | create-key | list-keys | revoke-key | requeue`."""
+"""Operator's commands: `python -m jobs.admin migrate | create-key | list-keys | revoke-key | requeue | doctor`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable
 from jobs.access_views import KeyView
 from jobs.auth import create_key, list_keys, revoke_key
 from jobs.db import Database
+from jobs.diagnosis import Level, as_json, as_text, worst
+from jobs.doctor import examine
 from jobs.ending import release
 from jobs.errors import JobsError
 from jobs.migrate import migrate
@@ -38,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "list-keys", _list_keys, "list API keys, without the keys")
     _command(commands, "revoke-key", _revoke_key, "make an API key useless").add_argument("key_id")
     _command(commands, "requeue", _requeue, "take a running job from its worker").add_argument("job_id")
+    doctor = _command(commands, "doctor", _doctor, "look whether everything works; 1 if something does not")
+    doctor.add_argument("--json", action="store_true", help="print JSON for programs")
     return parser
 
 
@@ -93,6 +97,12 @@ def _revoke_key(db: Database, _settings: DomainSettings, arguments: argparse.Nam
 
 def _requeue(db: Database, _settings: DomainSettings, arguments: argparse.Namespace) -> int:
     return _say("requeued") if release(db, arguments.job_id) else _refuse("there is no such running job")
+
+
+def _doctor(db: Database, settings: DomainSettings, arguments: argparse.Namespace) -> int:
+    findings = examine(db, settings)
+    _say(as_json(findings) if arguments.json else as_text(findings))
+    return 1 if worst(findings) is Level.FAILURE else 0
 
 
 def _say(text: str) -> int:

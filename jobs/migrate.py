@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 import migrations
 from jobs.db import Database
@@ -25,6 +28,27 @@ def downgrade(database: Database, revision: str) -> None:
         config = alembic_config()
         config.attributes["connection"] = connection
         command.downgrade(config, revision)
+
+
+@dataclass(frozen=True)
+class Revisions:
+    """Where the tables are, and where this version of the service wants them."""
+
+    current: str | None
+    """None: there are no tables."""
+    newest: str | None
+    is_behind: bool
+    """Whether a migration of this version is still to be made. False for tables of a newer version."""
+
+
+def revisions(db: Database) -> Revisions:
+    """Compare the database's revision with the newest migration; raises Unavailable."""
+    known = ScriptDirectory.from_config(alembic_config())
+    newest = known.get_current_head()
+    with db.read() as session:
+        current = MigrationContext.configure(session.connection()).get_current_revision()
+    ours = {script.revision for script in known.walk_revisions()}
+    return Revisions(current, newest, current != newest and (current is None or current in ours))
 
 
 def alembic_config() -> Config:

@@ -8,7 +8,19 @@ import typer
 from rich.markup import escape
 
 from ppo_client import errors
-from ppo_client.commands import access, datasets, downloads, errands, jobs, plan, results, service, verbs, webhooks
+from ppo_client.commands import (
+    access,
+    datasets,
+    doctor,
+    downloads,
+    errands,
+    jobs,
+    plan,
+    results,
+    service,
+    verbs,
+    webhooks,
+)
 from ppo_client.commands.exits import HELP, Exit, exit_code
 from ppo_client.commands.options import err_console
 from ppo_client.terminal import visible
@@ -23,6 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(service.up)
+app.command()(doctor.doctor)
 app.command()(plan.plan)
 app.command()(jobs.submit)
 app.command("ls")(jobs.list_jobs)
