@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from jobs import service
 from jobs.auth import LOCAL
@@ -25,6 +24,7 @@ from tests.support.workers import (
     engine_pids,
     event_types,
     final_weights,
+    freeze,
     stack,
     submit_script,
     wait_for_state,
@@ -58,29 +58,6 @@ def holder(installed: Stack, job_id: str) -> str:
     """The worker that claimed the job last."""
     claims = [event for event in service.events(installed.db, LOCAL, job_id) if event.type == "claimed"]
     return str(claims[-1].data["worker_id"])
-
-
-def freeze(worker: subprocess.Popen[bytes], installed: Stack) -> None:
-    """Stop the process where it holds no lock of the database: it would keep everybody waiting until it thaws."""
-    while True:
-        worker.send_signal(signal.SIGSTOP)
-        if not anything_is_locked(installed):
-            return
-        worker.send_signal(signal.SIGCONT)
-        time.sleep(0.02)
-
-
-def anything_is_locked(installed: Stack) -> bool:
-    url = sa.make_url(installed.database_url)
-    sqlite = url.get_backend_name() == "sqlite"
-    engine = sa.create_engine(url, connect_args={"timeout": 0.2} if sqlite else {}, poolclass=sa.NullPool)
-    try:
-        with engine.connect() as connection:
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "SELECT id FROM jobs FOR UPDATE NOWAIT")
-            connection.rollback()
-    except sa.exc.OperationalError:
-        return True
-    return False
 
 
 def test_a_killed_worker_loses_the_job_to_another(installed: Stack) -> None:

@@ -8,11 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import sqlalchemy as sa
 
 from jobs import service
 from jobs.auth import LOCAL
@@ -171,6 +174,29 @@ class Stack:
                 process.send_signal(signal.SIGKILL)
             process.wait()
         self.db.dispose()
+
+
+def freeze(process: subprocess.Popen[bytes], installed: Stack) -> None:
+    """Stop the process where it holds no lock of the database: it would keep everybody waiting until it thaws."""
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        if not _anything_is_locked(installed):
+            return
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.02)
+
+
+def _anything_is_locked(installed: Stack) -> bool:
+    url = sa.make_url(installed.database_url)
+    sqlite = url.get_backend_name() == "sqlite"
+    engine = sa.create_engine(url, connect_args={"timeout": 0.2} if sqlite else {}, poolclass=sa.NullPool)
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if sqlite else "SELECT id FROM jobs FOR UPDATE NOWAIT")
+            connection.rollback()
+    except sa.exc.OperationalError:
+        return True
+    return False
 
 
 @contextmanager
