@@ -158,9 +158,18 @@ def _create(
         if labels:
             session.execute(_LABEL, labels)
         hold_datasets(session, principal, job.id, spec)
-        audit.record(session, principal, "job.submit", job.id)
+        _record(session, principal, job.id, lineage)
         check_queued(session, job.owner_id, limits)
         return job_view(session, job)
+
+
+def _record(session: Session, principal: Principal, job_id: str, lineage: Lineage | None) -> None:
+    if lineage is None:
+        audit.record(session, principal, "job.submit", job_id)
+    elif lineage.step is None:
+        audit.record(session, principal, "job.retry", job_id, parent=lineage.job_id)
+    else:
+        audit.record(session, principal, "job.fork", job_id, parent=lineage.job_id, step=lineage.step)
 
 
 # --- read ---------------------------------------------------------------------------------------------------------
