@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -14,7 +15,7 @@ from jobs.db import Database
 from jobs.errors import InvalidArgument, JobNotFound, Problem
 from jobs.problems import nearest
 from jobs.tables import Job, JobCheckpoint, JobEvent, JobMetrics, JobSample
-from jobs.views import CheckpointView, JobEventView, LogsView, MetricsView, SampleView
+from jobs.views import CheckpointView, JobEventView, LogsView, MetricsView, SampleSort, SampleView
 from ppo_engine.rundir import RunDir
 from ppo_engine.stats import SCALARS, scalar_metric
 
@@ -116,6 +117,7 @@ def samples(
     *,
     step: int | None = None,
     evaluation: bool | None = None,
+    sort: SampleSort = SampleSort.INDEX,
     limit: int = 100,
 ) -> list[SampleView]:
     """Stored responses of a step, or of the latest step that has some; with `evaluation`, only such or only others."""
@@ -129,7 +131,13 @@ def samples(
             wanted.append(JobSample.evaluation.is_(evaluation))
         latest = sa.select(sa.func.max(JobSample.step)).where(*wanted).scalar_subquery()
         query = sa.select(JobSample).where(*wanted, JobSample.step == (latest if step is None else step))
-        return [_sample_view(row) for row in session.scalars(query.order_by(JobSample.index).limit(limit))]
+        return [_sample_view(row) for row in session.scalars(query.order_by(*_order(sort)).limit(limit))]
+
+
+def _order(sort: SampleSort) -> list[sa.ColumnElement[Any]]:
+    """By a column, responses without a value last; equal ones in the order of the batch."""
+    column: sa.ColumnElement[Any] = getattr(JobSample, sort.removeprefix("-"))
+    return [(column.desc() if sort.startswith("-") else column.asc()).nulls_last(), JobSample.index.asc()]
 
 
 def _sample_view(row: JobSample) -> SampleView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -178,6 +179,18 @@ class MetricsView(View):
     times: list[datetime]
     series: dict[str, list[float | None]]
     downsampled: bool
+
+
+class SampleSort(StrEnum):
+    """The order of the responses of a step; a minus puts the largest first."""
+
+    INDEX = "index"
+    SCORE_UP = "score"
+    SCORE_DOWN = "-score"
+    KL_UP = "kl"
+    KL_DOWN = "-kl"
+    LENGTH_UP = "response_tokens"
+    LENGTH_DOWN = "-response_tokens"
 
 
 class SampleView(View):

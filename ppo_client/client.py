@@ -12,7 +12,7 @@ import httpx
 from pydantic import BaseModel
 
 from jobs.states import JobState
-from jobs.views import CheckpointView, JobEventView, JobView, LogsView, MetricsView, Page, SampleView
+from jobs.views import CheckpointView, JobEventView, JobView, LogsView, MetricsView, Page, SampleSort, SampleView
 from ppo_client import settings, sse, updates
 from ppo_client.access import Access, Keys
 from ppo_client.datasets import Datasets
@@ -169,13 +169,26 @@ class PPOClient(Errands, Plans, Access, JobVerbs, Datasets, Downloads):
         return MetricsView.model_validate(answer)
 
     def samples(
-        self, job_id: str, *, step: int | None = None, evaluation: bool | None = None, limit: int = 100
+        self,
+        job_id: str,
+        *,
+        step: int | None = None,
+        evaluation: bool | None = None,
+        sort: SampleSort = SampleSort.INDEX,
+        limit: int = 100,
     ) -> Sequence[SampleView]:
         """Stored responses of a step, by default of the latest step that has some.
 
         `evaluation`: only answers to the evaluation set, or only others.
         """
-        params = _given({"step": step, "evaluation": evaluation, "limit": limit})
+        params = _given(
+            {
+                "step": step,
+                "evaluation": evaluation,
+                "sort": None if sort is SampleSort.INDEX else str(sort),
+                "limit": limit,
+            }
+        )
         return Page[SampleView].model_validate(self._http.json("GET", job_path(job_id, "samples"), params=params)).items
 
     def logs(self, job_id: str, *, tail: int = 200, attempt: int | None = None) -> LogsView:

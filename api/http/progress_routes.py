@@ -95,7 +95,7 @@ def metrics(
 @router.get("/samples", responses=REFUSALS)
 def samples(context: Ctx, caller: Caller, job_id: JobId, query: Annotated[SamplesQuery, Query()]) -> Page[SampleView]:
     """Read stored responses with their prompts and scores."""
-    found = service.samples(context.db, caller, job_id, step=query.step, evaluation=query.evaluation, limit=query.limit)
+    found = service.samples(context.db, caller, job_id, **query.model_dump())
     return Page[SampleView](items=found)
 
 

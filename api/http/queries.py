@@ -12,6 +12,7 @@ from jobs.archives import ExportForm
 from jobs.errors import InvalidArgument, Problem
 from jobs.plain import pointer
 from jobs.states import JobState
+from jobs.views import SampleSort
 
 
 class Query(BaseModel):
@@ -133,6 +134,7 @@ class SamplesQuery(Query):
 
     step: int | None = Field(None, ge=0, lt=2**63, description="A step; by default the latest that has samples.")
     evaluation: bool | None = Field(None, description="Only answers to the evaluation set, or only others.")
+    sort: SampleSort = Field(SampleSort.INDEX, description="By score, KL or length; a minus puts the largest first.")
     limit: int = Field(100, ge=1, le=1000, description="At most so many.")
 
 

@@ -14,6 +14,8 @@ from api.rpc.v1 import job_service_pb2 as pb
 from api.rpc.v1.job_service_pb2_grpc import JobServiceServicer
 from api.threads import in_thread
 from jobs import service
+from jobs.errors import InvalidArgument
+from jobs.views import SampleSort
 
 
 class ProgressRpcs(JobServiceServicer):
@@ -42,6 +44,7 @@ class ProgressRpcs(JobServiceServicer):
             job_id(request.job_id),
             step=request.step if request.HasField("step") else None,
             evaluation=request.evaluation if request.HasField("evaluation") else None,
+            sort=_sort(request.sort),
             limit=bounded("limit", request.limit, default=100, least=1, most=1000),
         )
         return pb.ListSamplesResponse(samples=[pb.Sample(**view.model_dump()) for view in found])
@@ -63,3 +66,10 @@ class ProgressRpcs(JobServiceServicer):
         """List checkpoints."""
         found = await in_thread(service.checkpoints, self._context.db, CALLER.get(), job_id(request.job_id))
         return pb.ListCheckpointsResponse(checkpoints=map(convert.checkpoint, found))
+
+
+def _sort(given: str) -> SampleSort:
+    try:
+        return SampleSort(given or SampleSort.INDEX)
+    except ValueError:
+        raise InvalidArgument(f"sort must be one of {', '.join(SampleSort)}") from None

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from jobs.views import SampleSort
 from ppo_client import output
 from ppo_client.client import PPOClient
 from ppo_client.commands.options import JobId, Json, Key, Url, console, err_console
@@ -56,6 +57,7 @@ def samples(
     evaluation: Annotated[
         bool | None, typer.Option("--evaluation/--training", help="Only answers to the evaluation set, or only others.")
     ] = None,
+    sort: Annotated[SampleSort, typer.Option(help="A minus puts the largest first: --sort=-score.")] = SampleSort.INDEX,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
     url: Url = None,
     key: Key = None,
@@ -63,7 +65,7 @@ def samples(
 ) -> None:
     """Print responses of a step."""
     with PPOClient(url, key) as client:
-        found = client.samples(job, step=step, evaluation=evaluation, limit=limit)
+        found = client.samples(job, step=step, evaluation=evaluation, sort=sort, limit=limit)
     if as_json:
         output.print_json(found)
     else:

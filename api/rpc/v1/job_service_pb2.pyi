@@ -2438,6 +2438,7 @@ class ListSamplesRequest(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    SORT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     step: _builtins.int
     """A step; the latest that has samples when absent."""
@@ -2445,6 +2446,8 @@ class ListSamplesRequest(_message.Message):
     """Only answers to the evaluation set, or only others; both when absent."""
     limit: _builtins.int
     """1 to 1000; 100 when 0."""
+    sort: _builtins.str
+    """`score`, `kl` or `response_tokens`, with a minus for the largest first; the order of the batch when empty."""
     def __init__(
         self,
         *,
@@ -2452,10 +2455,11 @@ class ListSamplesRequest(_message.Message):
         step: _builtins.int | None = ...,
         evaluation: _builtins.bool | None = ...,
         limit: _builtins.int = ...,
+        sort: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation", "_step", b"_step", "evaluation", b"evaluation", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation", "_step", b"_step", "evaluation", b"evaluation", "job_id", b"job_id", "limit", b"limit", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation", "_step", b"_step", "evaluation", b"evaluation", "job_id", b"job_id", "limit", b"limit", "sort", b"sort", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluation: _TypeAlias = _typing.Literal["evaluation"]  # noqa: Y015
     _WhichOneofArgType__evaluation: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation"]  # noqa: Y015

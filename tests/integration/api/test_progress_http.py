@@ -95,6 +95,29 @@ def test_samples_are_those_of_the_last_step_or_of_another(app: App, held: Claim)
     assert [(sample["step"], sample["response"], sample["score"]) for sample in first] == [(1, "1a", 0.5)]
 
 
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        (None, "abc"), ("index", "abc"), ("score", "bca"), ("-score", "acb"),
+        ("kl", "cab"), ("-kl", "acb"), ("response_tokens", "bac"), ("-response_tokens", "cab"),
+    ],
+)  # fmt: skip
+def test_samples_are_sorted_with_those_without_a_value_last(app: App, held: Claim, sort: str | None, expected: str):
+    rows = [("a", 0.9, 2.0, 2), ("b", -1.0, None, 1), ("c", 0.5, -0.5, 3)]
+    samples = [
+        sample(name).model_copy(update={"score": score, "kl": kl, "response_tokens": tokens})
+        for name, score, kl, tokens in rows
+    ]
+    lifecycle.record_step(app.context.db, held.lease, StepDone(step=4, scalars={}, samples=samples))
+    found = app.get(f"/v1/jobs/{held.lease.job_id}/samples", params={} if sort is None else {"sort": sort}).json()
+    assert "".join(row["response"] for row in found["items"]) == expected
+
+
+def test_another_order_of_samples_is_refused(app: App, held: Claim):
+    path = f"/v1/jobs/{held.lease.job_id}/samples"
+    problem(app.get(path, params={"sort": "prompt"}), 400, "invalid_argument")
+
+
 def test_logs_are_the_end_of_the_attempts_log(app: App, held: Claim):
     folder = app.context.settings.run_dir(held.lease.job_id)
     folder.root.mkdir(parents=True)
