@@ -8,6 +8,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from jobs import audit
 from jobs.attempts import attempts
