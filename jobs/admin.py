@@ -1,8 +1,9 @@
-"""Operator's commands: `python -m jobs.admin migrate | create-key | list-keys | revoke-key | requeue | doctor`."""
+"""Operator's commands: `python -m jobs.admin COMMAND`; `--help` lists them."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from jobs.ending import release
 from jobs.errors import JobsError
 from jobs.migrate import migrate
 from jobs.principal import WORKING_SCOPES, Scope
+from jobs.retention import Retention, prune
 from jobs.settings import DomainSettings
 
 
@@ -42,7 +44,22 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "requeue", _requeue, "take a running job from its worker").add_argument("job_id")
     doctor = _command(commands, "doctor", _doctor, "look whether everything works; 1 if something does not")
     doctor.add_argument("--json", action="store_true", help="print JSON for programs")
+    _add_prune(commands)
     return parser
+
+
+def _add_prune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    prune = _command(commands, "prune", _prune, "remove checkpoints, logs and samples of jobs that ended long ago")
+    prune.add_argument("--older-than", required=True, type=_seconds, metavar="AGE", help="30d, 12h or 4w")
+    prune.add_argument("--keep-best", action="store_true", help="keep the best checkpoint of each job")
+    prune.add_argument("--dry-run", action="store_true", help="print the list, remove nothing")
+
+
+def _seconds(age: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", age)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"not an age: {age}; write it as 30d, 12h or 4w")
+    return float(found[1]) * {"h": 3600, "d": 86400, "w": 604800}[found[2]]
 
 
 def _add_create_key(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -103,6 +120,16 @@ def _doctor(db: Database, settings: DomainSettings, arguments: argparse.Namespac
     findings = examine(db, settings)
     _say(as_json(findings) if arguments.json else as_text(findings))
     return 1 if worst(findings) is Level.FAILURE else 0
+
+
+def _prune(db: Database, settings: DomainSettings, arguments: argparse.Namespace) -> int:
+    wanted = Retention(arguments.older_than, keep_best=arguments.keep_best, dry_run=arguments.dry_run)
+    count = total_bytes = 0
+    for found in prune(db, settings.runs_dir, wanted):
+        size = f"{found.size_bytes / 1e6:,.1f} MB" if found.size_bytes else "-"
+        _say(f"{found.job_id}\t{size}\t{found.what}")
+        count, total_bytes = count + 1, total_bytes + found.size_bytes
+    return _say(f"{'would remove' if wanted.dry_run else 'removed'} {count} things, {total_bytes / 1e6:,.1f} MB")
 
 
 def _say(text: str) -> int:

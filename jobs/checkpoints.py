@@ -32,7 +32,7 @@ def record_checkpoint(db: Database, lease: Lease, event: CheckpointSaved) -> lis
             session.flush()
             note(session, "checkpoint", fence(lease), Happening(f"checkpoint at step {event.step}", facts(event)))
         dropped = _prune(session, job)
-        _point_to_checkpoints(session, job.id)
+        point_to_checkpoints(session, job.id)
         return replaced + dropped
 
 
@@ -65,7 +65,7 @@ def _prune(session: Session, job: Job) -> list[str]:
     return [row.path for row in surplus]
 
 
-def _point_to_checkpoints(session: Session, job_id: str) -> JobCheckpoint | None:
+def point_to_checkpoints(session: Session, job_id: str) -> JobCheckpoint | None:
     """Let the job name its last and its best checkpoint; returns the last."""
     mine = sa.select(JobCheckpoint).where(JobCheckpoint.job_id == job_id)
     last = session.scalar(mine.order_by(JobCheckpoint.step.desc()).limit(1))
@@ -89,7 +89,7 @@ def discard_checkpoint(db: Database, lease: Lease, path: str) -> str | None:
         if session.execute(gone).first() is not None:
             what = Happening(f"checkpoint {path} is damaged and is not used", {"path": path})
             note(session, "checkpoint_discarded", fence(lease), what)
-        newest = _point_to_checkpoints(session, lease.job_id)
+        newest = point_to_checkpoints(session, lease.job_id)
         rewind(session, lease.job_id, newest.step if newest else 0)
         return newest.path if newest else None
 
@@ -110,7 +110,7 @@ def record_rollback(db: Database, lease: Lease, event: RolledBack) -> dict[str, 
         gone = sa.delete(JobCheckpoint).where(*later).returning(JobCheckpoint.path, JobCheckpoint.sha256)
         dropped = {row.path: row.sha256 for row in session.execute(gone)}
         rewind(session, lease.job_id, event.to_step)
-        _point_to_checkpoints(session, lease.job_id)
+        point_to_checkpoints(session, lease.job_id)
         return dropped
 
 

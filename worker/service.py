@@ -13,6 +13,7 @@ from celery import Celery, bootsteps, signals
 from jobs import errand_work, lifecycle
 from jobs.db import Database
 from jobs.errors import Unavailable
+from jobs.retention import Retention, prune
 from worker.app import create_app
 from worker.courier import Courier
 from worker.errands import ErrandDesk
@@ -29,6 +30,7 @@ from worker.ticker import Ticker
 log = logging.getLogger(__name__)
 
 _PRUNE_SECONDS = 3600
+_HOUSEKEEPING_SECONDS = 6 * 3600
 
 
 class Service:
@@ -52,6 +54,8 @@ class Service:
             Ticker("presence", self._say_alive, every_seconds=settings.presence_seconds),
             Ticker("audit", self._prune_audit, every_seconds=_PRUNE_SECONDS),
         ]
+        if settings.prune_days is not None:
+            self._tickers.append(Ticker("prune", self._prune_runs, every_seconds=_HOUSEKEEPING_SECONDS))
         if settings.errands:
             desk = ErrandDesk(
                 db=self._db, settings=settings, gauges=self._gauges, shutdown=self._shutdown, spare=self._spare
@@ -173,6 +177,17 @@ class Service:
 
     def _prune_audit(self) -> None:
         lifecycle.prune_audit(self._db, days=self._settings.audit_days)
+
+    def _prune_runs(self) -> None:
+        """Off unless the operator sets an age; any number of workers may do it at once."""
+        days = self._settings.prune_days
+        if days is None:
+            return
+        wanted = Retention(days * 86400, keep_best=self._settings.prune_keep_best)
+        for found in prune(self._db, self._settings.runs_dir, wanted):
+            log.info("%s: removed %s, %d bytes", found.job_id, found.what, found.size_bytes)
+            if self._shutdown.asked:
+                return
 
     def _say_alive(self) -> None:
         lifecycle.beat_worker(

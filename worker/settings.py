@@ -71,6 +71,10 @@ class WorkerSettings(DomainSettings):
     """How often jobs whose lease ran out are looked for."""
     audit_days: float = Field(365, gt=0)
     """Days after which entries of the audit log are forgotten."""
+    prune_days: float | None = Field(None, gt=0)
+    """Days after its end that a job loses checkpoints, logs and samples, as by `jobs.admin prune`. Default: never."""
+    prune_keep_best: bool = True
+    """Whether each job then keeps its best checkpoint."""
     presence_seconds: Seconds = 10
     """How often the worker says that it lives, for the list of workers and Prometheus' discovery."""
     grace_seconds: Seconds = 10
