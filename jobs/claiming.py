@@ -23,6 +23,7 @@ from jobs.states import JobState, Move
 from jobs.tables import IS_QUEUED, Job, JobAttempt, JobCheckpoint
 from jobs.transition import Happening, move
 from jobs.views import JobError
+from ppo_engine.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class Claim:
     """All checkpoint folders that have a row; any other folder was never announced, or was meant to be deleted."""
     inherited: Inherited | None = None
     """What the run takes over from another; without a checkpoint yet, it has not been done."""
+    microbatch_size: int | None = None
+    """Half of what the spec says, after memory ran out."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """What the engine is to do in this attempt."""
+        config = self.spec.train_config()
+        return config if self.microbatch_size is None else config.with_microbatch_size(self.microbatch_size)
 
 
 class _QuotaFull(Exception):
@@ -155,4 +164,13 @@ def _open(db: Database, taken: _Taken) -> Claim | None:
         # Written by another version of the service. Left in the queue it would stop every worker in turn.
         fail(db, lease, JobError(code="spec_unreadable", category="internal", message=str(error), attempt=job.attempt))
         return None
-    return Claim(lease, job.owner_id, spec, taken.checkpoint, taken.spent_seconds, taken.kept, inherited(job))
+    return Claim(
+        lease,
+        job.owner_id,
+        spec,
+        taken.checkpoint,
+        taken.spent_seconds,
+        taken.kept,
+        inherited(job),
+        job.microbatch_size,
+    )

@@ -18,11 +18,13 @@ from jobs.mask import mask
 from jobs.plain import storable
 from jobs.states import Move
 from jobs.tables import IS_RUNNING, Job, JobAttempt
-from jobs.transition import Happening, move, touch
+from jobs.transition import Happening, move, note, touch
 from jobs.views import JobError
 
 LOST = "lost"
 """Outcome of an attempt whose worker went silent."""
+
+MICROBATCH_HALVED = "microbatch_halved"
 
 _REAP_AT_ONCE = 100
 
@@ -94,6 +96,20 @@ def requeue(
     with _ending(db, lease, Move.REQUEUE, Move.FAIL, Move.CANCEL, Move.SUCCEED, Move.PAUSE) as session:
         job = held(touch(session, fence(lease)), lease)
         _give_up(session, job, error=error, charge=charge, delay_seconds=delay_seconds)
+
+
+def halve_microbatch(db: Database, lease: Lease, *, error: JobError, before: int, after: int) -> None:
+    """Give the job back to the queue because memory ran out, to go on with smaller microbatches; raises LeaseLost.
+
+    No attempt is charged, since the next one is not the same again. Sizes in sequences.
+    """
+    with _ending(db, lease, Move.REQUEUE, Move.CANCEL, Move.SUCCEED, Move.PAUSE) as session:
+        what = Happening(
+            f"memory ran out: microbatches of {after} instead of {before} sequences from now on; no number changes",
+            {"before": before, "after": after},
+        )
+        job = held(note(session, MICROBATCH_HALVED, fence(lease), what, microbatch_size=after), lease)
+        _give_up(session, job, error=error, charge=False)
 
 
 def reap(db: Database) -> list[str]:

@@ -54,6 +54,7 @@ def _view(job: Job, queue: Queue | None) -> JobView:
         last_checkpoint_step=job.last_checkpoint_step,
         best_checkpoint_step=job.best_checkpoint_step,
         parent=parent_view(job),
+        microbatch_size=job.microbatch_size,
         create_time=job.create_time,
         start_time=job.start_time,
         end_time=job.end_time,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from jobs.audit import prune as prune_audit
 from jobs.checkpoints import discard_checkpoint, record_checkpoint, record_rollback
 from jobs.claiming import Claim, claim
-from jobs.ending import USER_PAUSE, cancelled, fail, pause, reap, requeue, stop, succeed
+from jobs.ending import USER_PAUSE, cancelled, fail, halve_microbatch, pause, reap, requeue, stop, succeed
 from jobs.fleet import beat_worker, due_wakeups, forget_worker
 from jobs.inheriting import record_inheritance
 from jobs.lease import Lease, Wishes, heartbeat
@@ -28,6 +28,7 @@ __all__ = [
     "due_wakeups",
     "fail",
     "forget_worker",
+    "halve_microbatch",
     "heartbeat",
     "pause",
     "prune_audit",

@@ -128,6 +128,8 @@ class Job(Base):
     latest_metrics: Mapped[dict[str, float]] = mapped_column(insert_default=dict)
     last_checkpoint_step: Mapped[int | None]
     best_checkpoint_step: Mapped[int | None]
+    microbatch_size: Mapped[int | None]
+    """Half of what the spec says, in sequences, after memory ran out; None: as in the spec."""
     stop_reason: Mapped[str | None] = mapped_column(String(64))
     error: Mapped[dict[str, Any] | None]
 

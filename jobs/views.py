@@ -93,6 +93,8 @@ class JobView(View):
     last_checkpoint_step: int | None
     best_checkpoint_step: int | None = None
     parent: ParentView | None = None
+    microbatch_size: int | None = None
+    """Half of what the spec says, in sequences, since memory ran out; None: as in the spec."""
     create_time: datetime
     start_time: datetime | None
     end_time: datetime | None

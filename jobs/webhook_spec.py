@@ -22,6 +22,7 @@ class EventType(StrEnum):
     CHECKPOINT = "job.checkpoint"
     GUARD = "job.guard"
     ROLLED_BACK = "job.rolled_back"
+    MICROBATCH_HALVED = "job.microbatch_halved"
     REQUEUED = "job.requeued"
     PAUSED = "job.paused"
     RESUMED = "job.resumed"

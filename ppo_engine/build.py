@@ -197,6 +197,7 @@ _NOT_DECISIVE = {"checkpoint", "logging", "resources", "evaluation", "early_stop
 def config_digest(config: TrainConfig) -> str:
     """Digest of what decides the numbers of a run: a checkpoint resumes only the run it came from."""
     decisive = config.model_dump(mode="json", exclude=_NOT_DECISIVE)
+    del decisive["ppo"]["microbatch_size"]  # after memory ran out a run goes on with less
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -97,15 +98,28 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+_NO_MEMORY = (
+    "can't allocate memory",  # torch on the CPU
+    "out of memory",  # CUDA where it is not torch's allocator that asks
+    "std::bad_alloc",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turn every way in which torch says "no memory" into OutOfMemory."""
+    """Turn every way in which torch, its libraries and the system say "no memory" into OutOfMemory."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise OutOfMemory(str(error) or "out of memory") from error
     except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "out of memory" in str(error):
+        if any(words in str(error) for words in _NO_MEMORY):
+            raise OutOfMemory(str(error)) from error
+        raise
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
             raise OutOfMemory(str(error)) from error
         raise
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from jobs.lifecycle import USER_PAUSE
 from jobs.views import JobError
-from ppo_engine.errors import Category
+from ppo_engine.errors import Category, OutOfMemory
 from ppo_engine.events import Failed, Finished, GuardTripped, Outcome, Phase
 from worker.process import Exit
 
@@ -43,6 +43,8 @@ class Ending(StrEnum):
     """Back in the queue, one attempt poorer."""
     RELEASE = "released"
     """Back in the queue as if this attempt had not been."""
+    HALVE = "halved"
+    """Back in the queue, once, to go on with half the microbatch: its memory was exhausted."""
     DISCARD = "discarded"
     """Its checkpoint is damaged: forget that one and go back to the queue."""
 
@@ -65,6 +67,11 @@ class Seen:
     """Step of the newest checkpoint that the database knows."""
     resumed: bool = False
     oom_killed: bool = False
+    """Whether the kernel killed something of the worker's, for want of memory, while the attempt ran."""
+    microbatch_size: int = 1
+    """Of this attempt, sequences."""
+    half_microbatch_size: int | None = None
+    """What to try if memory runs out; None: it was halved before, or is one sequence."""
     log_tail: str = ""
 
 
@@ -77,6 +84,8 @@ class Verdict:
     stop_reason: str = ""
     """Why a job that succeeded or paused ended where it did."""
     message: str = ""
+    halved: tuple[int, int] | None = None
+    """For HALVE: the microbatch before and from now on, sequences."""
 
     @property
     def code(self) -> str:
@@ -194,14 +203,27 @@ def _failed(seen: Seen, event: Failed) -> Verdict:
     error = error.model_copy(update={"phase": event.phase or error.phase, "step": event.step})
     if event.code == CORRUPT and seen.resumed:
         return Verdict(Ending.DISCARD, error)
+    if event.code == OutOfMemory.code:
+        return _out_of_memory(seen, error, Ending.FAIL)
     return Verdict(Ending.REQUEUE if event.retryable else Ending.FAIL, error)
+
+
+def _out_of_memory(seen: Seen, error: JobError, otherwise: Ending) -> Verdict:
+    """Once with half the microbatch, where that is less; it is no help while the models are loaded."""
+    if error.phase in (None, Phase.LOADING):
+        return Verdict(otherwise, error)
+    if seen.half_microbatch_size is not None:
+        return Verdict(Ending.HALVE, error, halved=(seen.microbatch_size, seen.half_microbatch_size))
+    one = "one sequence, which cannot be halved" if seen.microbatch_size == 1 else f"{seen.microbatch_size} sequences"
+    message = f"{error.message[:_MAX_ERROR_CHARS]} (with microbatches of {one})"
+    return Verdict(otherwise, error.model_copy(update={"message": message}))
 
 
 def _crashed(seen: Seen) -> Verdict:
     if seen.oom_killed and seen.exit.signal == "SIGKILL":
         message = "The kernel killed the engine: the machine's memory is exhausted."
-        suggestion = "Lower ppo.microbatch_size (changes no number) or use a smaller model or a larger machine."
-        return Verdict(Ending.REQUEUE, _error(seen, "out_of_memory", Category.CAPACITY, message, suggestion))
+        error = _error(seen, OutOfMemory.code, OutOfMemory.category, message, OutOfMemory.suggestion)
+        return _out_of_memory(seen, error, Ending.REQUEUE)  # it may have been a neighbour's hunger
     if seen.exit.signal in ("SIGKILL", "SIGTERM"):
         message = f"The engine was killed from outside by {seen.exit.signal}."
         return Verdict(Ending.REQUEUE, _error(seen, "engine_killed", Category.INFRA, message))

@@ -139,6 +139,9 @@ class Recorder:
                 self._write(partial(lifecycle.requeue, db, lease, error=error, charge=False))
             case Ending.REQUEUE:
                 self._write(partial(lifecycle.requeue, db, lease, error=error, charge=True))
+            case Ending.HALVE if error is not None and judged.halved is not None:
+                before, after = judged.halved
+                self._write(partial(lifecycle.halve_microbatch, db, lease, error=error, before=before, after=after))
             case Ending.FAIL if error is not None:
                 self._write(partial(lifecycle.fail, db, lease, error))
         log.info("%s: attempt %d %s %s", lease.job_id, lease.attempt, judged.ending, judged.code)

@@ -133,7 +133,7 @@ class Supervisor:
         self._recorder.record_inheritance(self._claim, size)
 
     def _start_engine(self, spare: Spare | None) -> tuple[EngineProcess, EngineLog]:
-        run_files.prepare(self._run_dir, self._claim.spec.train_config(), kept=self._claim.kept)
+        run_files.prepare(self._run_dir, self._claim.config, kept=self._claim.kept)
         engine_log = EngineLog(
             self._run_dir.log(self._claim.lease.attempt),
             max_bytes=self._settings.engine_log_bytes,
@@ -237,6 +237,8 @@ class Supervisor:
             saved_step=self._recorder.saved_step,
             resumed=self._claim.checkpoint is not None and not is_inherited(self._claim.checkpoint),
             oom_killed=oom_killed,
+            microbatch_size=self._claim.config.microbatch_size,
+            half_microbatch_size=None if self._claim.microbatch_size else self._claim.config.half_microbatch_size,
             log_tail=engine_log.tail(),
         )
 

@@ -81,6 +81,7 @@ def job(view: JobView) -> pb.Job:
         last_checkpoint_step=view.last_checkpoint_step,
         best_checkpoint_step=view.best_checkpoint_step,
         parent=None if view.parent is None else pb.Parent(**view.parent.model_dump()),
+        microbatch_size=view.microbatch_size,
         create_time=moment(view.create_time),
         start_time=moment(view.start_time),
         end_time=moment(view.end_time),

@@ -49,6 +49,16 @@ class TrainConfig(Config):
         return min(self.ppo.microbatch_size or self.minibatch_size, self.minibatch_size)
 
     @property
+    def half_microbatch_size(self) -> int | None:
+        """Half of what one process now passes forward at once, sequences; None where that is one already."""
+        share = -(-self.minibatch_size // self.resources.processes)
+        return min(self.microbatch_size, share) // 2 or None
+
+    def with_microbatch_size(self, sequences: int) -> TrainConfig:
+        """The same run with other microbatches."""
+        return self.model_copy(update={"ppo": self.ppo.model_copy(update={"microbatch_size": sequences})})
+
+    @property
     def best_metric(self) -> str:
         """The metric that ranks checkpoints."""
         return self.checkpoint.best_metric or ("eval/reward_mean" if self.evaluation else "env/reward_mean")

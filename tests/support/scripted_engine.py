@@ -128,6 +128,13 @@ def failed(code: str, category: str, message: str, *, retryable: bool = False, s
     )
 
 
+def _run_out_of_memory(run: Run) -> None:
+    emit(event="phase", phase="optimise", step=run.step)
+    message = "DefaultCPUAllocator: can't allocate memory"
+    failed("out_of_memory", "capacity", message, step=run.step)
+    sys.exit(1)
+
+
 def _fail_non_finite(run: Run) -> None:
     failed("non_finite", "config", "the loss is NaN", step=run.step)
     sys.exit(1)
@@ -213,6 +220,7 @@ FAULTS: dict[str, Callable[[Run], object]] = {
     "half_line": lambda _run: (print('{"event": "st', end="", flush=True), os.kill(os.getpid(), signal.SIGKILL)),
     "endless_line": _write_endless_line,
     "nan": lambda _run: print('{"event": "step", "step": 4, "scalars": {"env/reward_mean": NaN}}', flush=True),
+    "no_memory": _run_out_of_memory,
     "non_finite": _fail_non_finite,
     "noise": lambda _run: [print("n" * 99, file=sys.stderr) for _ in range(30_000)],
     "fork_and_exit": _fork_and_exit,

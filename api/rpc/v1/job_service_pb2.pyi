@@ -146,6 +146,7 @@ class Job(_message.Message):
     PAUSE_REQUEST_TIME_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
+    MICROBATCH_SIZE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -163,6 +164,8 @@ class Job(_message.Message):
     """Of the checkpoints that are kept, the best by `checkpoint.best_metric`."""
     health: _builtins.str
     """`ok`, `warning` or `critical` by the newest numbers alone; absent before the first step."""
+    microbatch_size: _builtins.int
+    """Half of what the spec says, in sequences, since memory ran out; absent: as in the spec."""
     @_builtins.property
     def allowed_actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -233,10 +236,11 @@ class Job(_message.Message):
         pause_request_time: _timestamp_pb2.Timestamp | None = ...,
         health: _builtins.str | None = ...,
         parent: Global___Parent | None = ...,
+        microbatch_size: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "health", b"health", "last_checkpoint_step", b"last_checkpoint_step", "parent", b"parent", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "start_time", b"start_time", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_microbatch_size", b"_microbatch_size", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "health", b"health", "last_checkpoint_step", b"last_checkpoint_step", "microbatch_size", b"microbatch_size", "parent", b"parent", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "start_time", b"start_time", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "allowed_actions", b"allowed_actions", "attempt", b"attempt", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "etag", b"etag", "health", b"health", "id", b"id", "labels", b"labels", "last_checkpoint_step", b"last_checkpoint_step", "latest_metrics", b"latest_metrics", "links", b"links", "max_attempts", b"max_attempts", "name", b"name", "parent", b"parent", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "spec_hash", b"spec_hash", "start_time", b"start_time", "state", b"state", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step", "_health", b"_health", "_last_checkpoint_step", b"_last_checkpoint_step", "_microbatch_size", b"_microbatch_size", "_phase", b"_phase", "_stop_reason", b"_stop_reason", "allowed_actions", b"allowed_actions", "attempt", b"attempt", "best_checkpoint_step", b"best_checkpoint_step", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "etag", b"etag", "health", b"health", "id", b"id", "labels", b"labels", "last_checkpoint_step", b"last_checkpoint_step", "latest_metrics", b"latest_metrics", "links", b"links", "max_attempts", b"max_attempts", "microbatch_size", b"microbatch_size", "name", b"name", "parent", b"parent", "pause_request_time", b"pause_request_time", "phase", b"phase", "progress", b"progress", "queue", b"queue", "spec", b"spec", "spec_hash", b"spec_hash", "start_time", b"start_time", "state", b"state", "stop_reason", b"stop_reason", "stop_request_time", b"stop_request_time", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_checkpoint_step: _TypeAlias = _typing.Literal["best_checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__best_checkpoint_step: _TypeAlias = _typing.Literal["_best_checkpoint_step", b"_best_checkpoint_step"]  # noqa: Y015
@@ -244,6 +248,8 @@ class Job(_message.Message):
     _WhichOneofArgType__health: _TypeAlias = _typing.Literal["_health", b"_health"]  # noqa: Y015
     _WhichOneofReturnType__last_checkpoint_step: _TypeAlias = _typing.Literal["last_checkpoint_step"]  # noqa: Y015
     _WhichOneofArgType__last_checkpoint_step: _TypeAlias = _typing.Literal["_last_checkpoint_step", b"_last_checkpoint_step"]  # noqa: Y015
+    _WhichOneofReturnType__microbatch_size: _TypeAlias = _typing.Literal["microbatch_size"]  # noqa: Y015
+    _WhichOneofArgType__microbatch_size: _TypeAlias = _typing.Literal["_microbatch_size", b"_microbatch_size"]  # noqa: Y015
     _WhichOneofReturnType__phase: _TypeAlias = _typing.Literal["phase"]  # noqa: Y015
     _WhichOneofArgType__phase: _TypeAlias = _typing.Literal["_phase", b"_phase"]  # noqa: Y015
     _WhichOneofReturnType__stop_reason: _TypeAlias = _typing.Literal["stop_reason"]  # noqa: Y015
@@ -254,6 +260,8 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__health) -> _WhichOneofReturnType__health | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_checkpoint_step) -> _WhichOneofReturnType__last_checkpoint_step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__microbatch_size) -> _WhichOneofReturnType__microbatch_size | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__phase) -> _WhichOneofReturnType__phase | None: ...
     @_typing.overload

@@ -18,6 +18,7 @@ from jobs.lifecycle import (
     cancelled,
     claim,
     fail,
+    halve_microbatch,
     pause,
     record_checkpoint,
     record_guard,
@@ -85,10 +86,11 @@ ENDS: list[tuple[Callable[[Database, Lease], None], JobState]] = [
     (lambda db, lease: fail(db, lease, ERROR), JobState.FAILED),
     (lambda db, lease: requeue(db, lease, error=ERROR, charge=True), JobState.QUEUED),
     (lambda db, lease: pause(db, lease, stop_reason="guard", message="a guard"), JobState.PAUSED),
+    (lambda db, lease: halve_microbatch(db, lease, error=ERROR, before=4, after=2), JobState.QUEUED),
 ]
 
 
-@pytest.mark.parametrize(("end", "state"), ENDS, ids=["succeed", "cancelled", "fail", "requeue", "pause"])
+@pytest.mark.parametrize(("end", "state"), ENDS, ids=["succeed", "cancelled", "fail", "requeue", "pause", "halve"])
 def test_an_end_that_was_made_counts_once(unlucky: Unlucky, end: Callable[..., None], state: JobState) -> None:
     job_id = submitted(unlucky)
     held = claimed(unlucky)
@@ -99,7 +101,7 @@ def test_an_end_that_was_made_counts_once(unlucky: Unlucky, end: Callable[..., N
     check_invariants(unlucky)
 
 
-@pytest.mark.parametrize(("end", "state"), ENDS, ids=["succeed", "cancelled", "fail", "requeue", "pause"])
+@pytest.mark.parametrize(("end", "state"), ENDS, ids=["succeed", "cancelled", "fail", "requeue", "pause", "halve"])
 def test_an_end_that_was_not_made_can_be_tried_again(
     unlucky: Unlucky, end: Callable[..., None], state: JobState
 ) -> None:

@@ -23,6 +23,8 @@ def failure(code: str = "non_finite", *, retryable: bool = False) -> Failed:
     return Failed(code=code, category=Category.CONFIG, message="bad", retryable=retryable, step=4, suggestion="do")
 
 
+HALVABLE = {"microbatch_size": 4, "half_microbatch_size": 2}
+
 CASES: list[tuple[str, dict[str, Any], Ending, str]] = [
     ("completed", {"exit": CODE_0, "final": COMPLETED, "saved_step": 9}, Ending.SUCCEED, ""),
     ("crash at exit, after the end", {"exit": SEGFAULT, "final": COMPLETED, "saved_step": 9}, Ending.SUCCEED, ""),
@@ -98,6 +100,42 @@ CASES: list[tuple[str, dict[str, Any], Ending, str]] = [
     ("killed", {"exit": KILLED}, Ending.REQUEUE, "engine_killed"),
     ("terminated before it could listen", {"exit": TERMINATED}, Ending.REQUEUE, "engine_killed"),
     ("killed by the kernel", {"exit": KILLED, "oom_killed": True}, Ending.REQUEUE, "out_of_memory"),
+    (
+        "killed by the kernel with a microbatch to halve",
+        {"exit": KILLED, "oom_killed": True, "phase": Phase.OPTIMISE, **HALVABLE},
+        Ending.HALVE,
+        "out_of_memory",
+    ),
+    (
+        "killed by the kernel while loading",
+        {"exit": KILLED, "oom_killed": True, "phase": Phase.LOADING, **HALVABLE},
+        Ending.REQUEUE,
+        "out_of_memory",
+    ),
+    (
+        "no memory",
+        {"exit": CODE_1, "final": failure("out_of_memory"), "phase": Phase.ROLLOUT, **HALVABLE},
+        Ending.HALVE,
+        "out_of_memory",
+    ),
+    (
+        "no memory for the models",
+        {"exit": CODE_1, "final": failure("out_of_memory"), "phase": Phase.LOADING, **HALVABLE},
+        Ending.FAIL,
+        "out_of_memory",
+    ),
+    (
+        "no memory a second time",
+        {"exit": CODE_1, "final": failure("out_of_memory"), "phase": Phase.OPTIMISE, "microbatch_size": 4},
+        Ending.FAIL,
+        "out_of_memory",
+    ),
+    (
+        "no memory in a cancel",
+        {"exit": CODE_1, "final": failure("out_of_memory"), "reason": Reason.CANCEL, **HALVABLE},
+        Ending.CANCEL,
+        "",
+    ),
     ("crashed while another was killed", {"exit": SEGFAULT, "oom_killed": True}, Ending.REQUEUE, "engine_crashed"),
     ("segmentation fault", {"exit": SEGFAULT}, Ending.REQUEUE, "engine_crashed"),
     ("exit code", {"exit": CODE_7}, Ending.REQUEUE, "engine_crashed"),
