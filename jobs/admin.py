@@ -14,7 +14,7 @@ from jobs.diagnosis import Level, as_json, as_text, worst
 from jobs.doctor import examine
 from jobs.ending import release
 from jobs.errors import JobsError
-from jobs.migrate import migrate
+from jobs.migrate import migrate, revisions
 from jobs.principal import WORKING_SCOPES, Scope
 from jobs.retention import Retention, prune
 from jobs.settings import DomainSettings
@@ -84,6 +84,9 @@ def _command(
 
 
 def _migrate(db: Database, _settings: DomainSettings, _arguments: argparse.Namespace) -> int:
+    found = revisions(db)
+    if found.current != found.newest and not found.is_behind:
+        return _refuse(f"the tables are at revision {found.current}, of a newer version; this one has {found.newest}")
     migrate(db)
     return _say("the tables are up to date")
 

@@ -12,6 +12,7 @@ from alembic.script import ScriptDirectory
 
 import migrations
 from jobs.db import Database
+from jobs.errors import Unavailable
 
 
 def migrate(database: Database, revision: str = "head") -> None:
@@ -49,6 +50,18 @@ def revisions(db: Database) -> Revisions:
         current = MigrationContext.configure(session.connection()).get_current_revision()
     ours = {script.revision for script in known.walk_revisions()}
     return Revisions(current, newest, current != newest and (current is None or current in ours))
+
+
+def why_not_start(db: Database) -> str | None:
+    """Why a process of this version must not work on these tables; None if it may, or the database is away now."""
+    try:
+        found = revisions(db)
+    except Unavailable:
+        return None
+    if not found.is_behind:
+        return None
+    have = found.current or "none"
+    return f"the tables are at revision {have}, older than {found.newest}: run `python -m jobs.admin migrate`"
 
 
 def alembic_config() -> Config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 
 from celery import Celery
@@ -17,6 +18,7 @@ from jobs import lifecycle
 from jobs.db import Database
 from jobs.errors import Unavailable
 from jobs.log import configure
+from jobs.migrate import why_not_start
 from worker.app import create_app
 from worker.courier import Courier
 from worker.settings import WorkerSettings
@@ -24,6 +26,7 @@ from worker.tasks import is_full, wake
 
 log = logging.getLogger(__name__)
 
+_REFUSED = 2
 _TICK_SECONDS = 0.2
 _PAUSE_SECONDS = 2.0
 
@@ -53,14 +56,17 @@ def relay(db: Database, app: Celery, stop: threading.Event, *, rewake_seconds: f
             pause_seconds = _PAUSE_SECONDS
 
 
-def main() -> None:
-    """Run the relay that the environment describes, until SIGTERM or SIGINT."""
+def main() -> int:
+    """Run the relay that the environment describes, until SIGTERM or SIGINT; 2 if the tables are too old for it."""
     configure("relay")
     settings = WorkerSettings()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     db = Database(settings.database_url)
+    if (reason := why_not_start(db)) is not None:
+        sys.stderr.write(f"python -m worker.relay: {reason}\n")
+        return _REFUSED
     courier = Courier(db, settings)
     try:
         courier.start()
@@ -68,7 +74,8 @@ def main() -> None:
     finally:
         courier.stop()
         db.dispose()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
