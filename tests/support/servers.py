@@ -131,6 +131,11 @@ class Postgres(Server):
             connection.execute(statement.encode())
 
     @property
+    def programs(self) -> Path:
+        """Folder of pg_dump, psql and the server itself."""
+        return self._bin
+
+    @property
     def _data(self) -> Path:
         return self.folder / "data"
 
