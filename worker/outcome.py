@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from jobs.lifecycle import USER_PAUSE
 from jobs.views import JobError
-from ppo_engine.errors import Category, OutOfMemory
+from ppo_engine.errors import Category, OutOfMemory, ProcessLost
 from ppo_engine.events import Failed, Finished, GuardTripped, Outcome, Phase
 from worker.process import Exit
 
@@ -205,6 +205,8 @@ def _failed(seen: Seen, event: Failed) -> Verdict:
         return Verdict(Ending.DISCARD, error)
     if event.code == OutOfMemory.code:
         return _out_of_memory(seen, error, Ending.FAIL)
+    if event.code == ProcessLost.code and seen.oom_killed:
+        return _killed_by_kernel(seen)  # one of its processes
     return Verdict(Ending.REQUEUE if event.retryable else Ending.FAIL, error)
 
 
@@ -219,11 +221,15 @@ def _out_of_memory(seen: Seen, error: JobError, otherwise: Ending) -> Verdict:
     return Verdict(otherwise, error.model_copy(update={"message": message}))
 
 
+def _killed_by_kernel(seen: Seen) -> Verdict:
+    message = "The kernel killed the engine: the machine's memory is exhausted."
+    error = _error(seen, OutOfMemory.code, OutOfMemory.category, message, OutOfMemory.suggestion)
+    return _out_of_memory(seen, error, Ending.REQUEUE)  # it may have been a neighbour's hunger
+
+
 def _crashed(seen: Seen) -> Verdict:
     if seen.oom_killed and seen.exit.signal == "SIGKILL":
-        message = "The kernel killed the engine: the machine's memory is exhausted."
-        error = _error(seen, OutOfMemory.code, OutOfMemory.category, message, OutOfMemory.suggestion)
-        return _out_of_memory(seen, error, Ending.REQUEUE)  # it may have been a neighbour's hunger
+        return _killed_by_kernel(seen)
     if seen.exit.signal in ("SIGKILL", "SIGTERM"):
         message = f"The engine was killed from outside by {seen.exit.signal}."
         return Verdict(Ending.REQUEUE, _error(seen, "engine_killed", Category.INFRA, message))

@@ -255,13 +255,14 @@ def test_a_paused_job_says_why_and_how_to_go_on(ppo):
 
 def test_an_early_end_and_the_best_checkpoint_are_shown(ppo):
     latest = {"env/reward_mean": 0.25, "eval/reward_mean": 0.5}
-    job = ended(stop_reason="early_stop", best_checkpoint_step=3, latest_metrics=latest)
+    job = ended(stop_reason="early_stop", best_checkpoint_step=3, microbatch_size=2, latest_metrics=latest)
     with serve([job_reply(job)]) as server:
         lines = ppo("show", "job_01", "--url", server.url)[1].splitlines()
     shown = [" ".join(line.split()) for line in lines]
     for part in (
         "state succeeded (early_stop)",
         "best checkpoint step 3",
+        "microbatch 2 sequences, halved when memory ran out",
         "reward 0.25 score",
         "eval reward 0.5 score",
     ):

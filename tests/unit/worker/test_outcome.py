@@ -107,6 +107,24 @@ CASES: list[tuple[str, dict[str, Any], Ending, str]] = [
         "out_of_memory",
     ),
     (
+        "one of its processes killed by the kernel",
+        {
+            "exit": CODE_1,
+            "final": failure("process_lost", retryable=True),
+            "phase": Phase.OPTIMISE,
+            **HALVABLE,
+            "oom_killed": True,
+        },
+        Ending.HALVE,
+        "out_of_memory",
+    ),
+    (
+        "one of its processes lost otherwise",
+        {"exit": CODE_1, "final": failure("process_lost", retryable=True), "phase": Phase.OPTIMISE, **HALVABLE},
+        Ending.REQUEUE,
+        "process_lost",
+    ),
+    (
         "killed by the kernel while loading",
         {"exit": KILLED, "oom_killed": True, "phase": Phase.LOADING, **HALVABLE},
         Ending.REQUEUE,
