@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -146,3 +147,18 @@ def test_a_writer_begins_immediately(sqlite_url: str) -> None:
 def _bump(db: Database) -> None:
     with db.transaction() as session:
         session.get_one(Worker, "w").busy += 1
+
+
+def test_opening_a_new_file_waits_for_who_prepares_it(tmp_path: Path) -> None:
+    """SQLite refuses to switch a file to WAL at once while another writes to it, whatever its busy timeout."""
+    file = tmp_path / "new.db"
+    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("CREATE TABLE t (x)")
+    ending = threading.Timer(0.3, other.execute, ["COMMIT"])
+    ending.start()
+    db = Database(f"sqlite:///{file}")
+    db.ping()
+    ending.join()
+    db.dispose()
+    other.close()
