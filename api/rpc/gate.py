@@ -144,11 +144,11 @@ def _readable(request: T) -> T:
     return request
 
 
-def _of_stream(serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """The handler of a stream of requests, which stops at one that cannot be read."""
+def _of_stream(serve: Callable[..., T]) -> Callable[..., T]:
+    """The handler of a stream of requests, which stops at one that cannot be read; it answers once or with a stream."""
 
-    async def served(requests: AsyncIterator[Any], context: Any) -> Any:
-        return await serve((_readable(request) async for request in requests), context)
+    def served(requests: AsyncIterator[Any], context: Any) -> T:
+        return serve((_readable(request) async for request in requests), context)
 
     return served
 

@@ -36,6 +36,7 @@ MARK = "belongs-to-bob"
 """In every text of the victim's."""
 PATCH = {"webhook_id": {"description": "mine now"}, "job_id": {"name": "mine now"}}
 BODIES: dict[str, Any] = {
+    "POST /v1/jobs/{job_id}/fork": {},
     "POST /v1/jobs/{job_id}/generate": {"prompts": ["a"]},
     "PUT /v1/quotas/{owner:path}": {"max_queued_jobs": 0},
 }
