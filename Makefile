@@ -14,7 +14,7 @@ PYTEST := -n 2 --dist loadfile -q
 export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fuzz static proto proto-baseline docs up tensorboard bench audit clean
+.PHONY: help setup demo test check robustness fuzz static proto proto-baseline docs up tensorboard bench audit clean
 
 help: ## List these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test: setup static ## Run all tests, real Postgres and Redis included
 
 check: setup static ## Format, lint, types, import rules and the fast tests: about a minute
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST) -m "not slow"
+
+robustness: setup ## Inject every fault as often as the targets say, and print a table (PPO_FAULT_SEED=... replays)
+	$(TEST_ENV) PPO_FAULT_COUNTS=full PPO_FAULT_TABLE=$${PPO_FAULT_TABLE:-fault-table.json} $(BIN)/python -m pytest -q --timeout 1200 tests/robustness
 
 fuzz: setup ## Send both doors random requests for some minutes (EXAMPLES=200 for each operation)
 	$(TEST_ENV) PPO_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 tests/integration/api/test_fuzz_http.py tests/integration/api/test_fuzz_grpc.py

@@ -1,0 +1,147 @@
+"""Faults in numbers: few in `make test`, the full counts of the reliability targets in `make robustness`."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from jobs import service
+from jobs.auth import LOCAL
+from jobs.states import JobState
+from ppo_engine.rundir import RunDir
+from tests.support import crashing_saves
+from tests.support.fault_table import SEED, Row, count, row
+from tests.support.http_api import process_on
+from tests.support.invariants import check_invariants
+from tests.support.servers import Redis, free_port, wait_until
+from tests.support.specs import spec_document
+from tests.support.tcp_proxy import Proxy
+from tests.support.workers import Stack, final_weights, stack, submit_script, wait_for_state, weights_after
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+def script(**values: Any) -> dict[str, Any]:
+    return spec_document(prompts={"inline": [json.dumps(values)]})
+
+
+def settle(installed: Stack, jobs: list[str], table: Row, *, seconds: float) -> None:
+    """Wait for the end of all jobs, in one attempt each, and count those that went another way."""
+    for job_id in jobs:
+        job = wait_for_state(installed.db, job_id, seconds=seconds)
+        table.lost += job.state is not JobState.SUCCEEDED
+        table.doubled += job.attempt != 1
+    table.doubled += len(service.list_jobs(installed.db, LOCAL, page_size=500).items) - len(jobs)
+    check_invariants(installed.db, ended=True)
+    assert (table.lost, table.doubled) == (0, 0), installed.logs()
+
+
+def submit_to_a_dying_api(installed: Stack) -> None:
+    """One submit, whose answer never comes."""
+    port = free_port()
+    doors = {"http_port": port, "grpc_port": free_port()}
+    process = installed.start(["-m", "tests.support.dying_api"], doors)
+
+    def died() -> bool:
+        try:
+            httpx.post(f"http://127.0.0.1:{port}/v1/jobs", json=script())
+        except httpx.ConnectError:
+            assert process.poll() is None, installed.logs()
+            return False
+        except httpx.TransportError:
+            return True
+        raise AssertionError("it answered")
+
+    wait_until(died, 60, installed.logs)
+    assert process.wait(10) == -9
+
+
+def test_a_job_that_was_committed_and_never_answered_runs(sqlite_url: str, redis_url: str, tmp_path: Path) -> None:
+    """The worker hardly polls: the wake-up that starts the job was published by another process."""
+    table = row("API killed between commit and publish")
+    with stack(tmp_path / "home", sqlite_url, redis_url) as installed:
+        installed.start_worker(poll_seconds=600)
+        installed.start_relay()
+        jobs = [submit_script(installed.db)]
+        wait_for_state(installed.db, jobs[0], seconds=30)  # from here on the first poll of the worker is over
+        for _ in range(count(2, 50)):
+            submit_to_a_dying_api(installed)
+            began = time.monotonic()
+            (new,) = {job.id for job in service.list_jobs(installed.db, LOCAL, page_size=500).items} - set(jobs)
+            jobs.append(new)
+            wait_for_state(installed.db, new, seconds=30)
+            table.recovery_seconds.append(time.monotonic() - began)
+            table.injected += 1
+        settle(installed, jobs, table, seconds=30)
+
+
+def test_a_black_hole_for_a_broker_holds_up_no_submit(sqlite_url: str, tmp_path: Path) -> None:
+    table, broker = row("broker black-holed during submits"), Redis()
+    broker.start()
+    proxy = Proxy(broker.port, black=True)
+    with stack(tmp_path / "home", sqlite_url, f"redis://127.0.0.1:{proxy.port}/0") as installed:
+        installed.start_relay(rewake_seconds=2)
+        jobs, slowest = [], 0.0
+        with process_on(installed.home, sqlite_url) as door, httpx.Client(base_url=door.http) as client:
+            for _ in range(count(20, 200)):
+                began = time.monotonic()
+                jobs.append(client.post("/v1/jobs", json=script(step_seconds=0)).raise_for_status().json()["id"])
+                slowest = max(slowest, time.monotonic() - began)
+        table.injected = len(jobs)
+        assert slowest < 5, "no submit waits for a broker's timeout"
+        proxy.black, began = False, time.monotonic()
+        installed.start_worker(slots=4, poll_seconds=1)
+        settle(installed, jobs, table, seconds=120)
+        table.recovery_seconds.append(time.monotonic() - began)
+    proxy.close()
+    broker.close()
+
+
+@pytest.mark.parametrize("how", ["truncated", "bit flipped"])
+def test_a_damaged_checkpoint_is_passed_over(sqlite_url: str, tmp_path: Path, how: str) -> None:
+    """A paused job loses its newest checkpoint and goes on from the one before, to the same weights."""
+    table, chance = row(f"checkpoint {how}"), random.Random(f"{SEED} {how}")
+    with stack(tmp_path / "home", sqlite_url) as installed:
+        installed.start_worker(slots=4)
+        jobs = [submit_script(installed.db, fault="pause", at=3) for _ in range(count(3, 50))]
+        for job_id in jobs:
+            wait_for_state(installed.db, job_id, JobState.PAUSED, seconds=60)
+            state = installed.run_dir(job_id).saved_checkpoints()[0] / "state.json"
+            content = bytearray(state.read_bytes())
+            place = chance.randrange(len(content))
+            content[place] ^= 1 << chance.randrange(8)
+            state.write_bytes(content if how == "bit flipped" else content[:place])
+            began = time.monotonic()
+            service.resume(installed.db, LOCAL, job_id)
+            table.injected += 1
+            table.lost += wait_for_state(installed.db, job_id, seconds=60).state is not JobState.SUCCEEDED
+            table.recovery_seconds.append(time.monotonic() - began)
+            told = [event.type for event in service.events(installed.db, LOCAL, job_id)]
+            assert "checkpoint_discarded" in told, told
+            assert final_weights(installed.run_dir(job_id)) == weights_after(6)
+        check_invariants(installed.db, ended=True)
+        assert table.lost == 0, installed.logs()
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux's own error: one file of the checkpoint lies on a device that is always full."""
+    from ppo_engine import checkpoint
+    from ppo_engine.errors import DiskFull
+
+    table, run = row("disk full while a checkpoint is saved"), RunDir(tmp_path)
+    crashing_saves.save(run, 10)
+    monkeypatch.setattr(
+        crashing_saves, "_write_model", lambda folder: (folder.parent / "state.json").symlink_to("/dev/full")
+    )
+    for step in range(20, 20 + count(3, 100)):
+        with pytest.raises(DiskFull):
+            crashing_saves.save(run, step)
+        table.injected += 1
+        assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000010-1"]
+        checkpoint.verify(run.checkpoint(10, 1))
