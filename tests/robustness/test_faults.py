@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jobs import service
+from jobs import fleet, service
 from jobs.auth import LOCAL
 from jobs.states import JobState
 from ppo_engine.rundir import RunDir
@@ -145,3 +145,32 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: p
         table.injected += 1
         assert [path.name for path in run.checkpoints.iterdir()] == ["step-00000010-1"]
         checkpoint.verify(run.checkpoint(10, 1))
+
+
+def test_workers_that_are_replaced_one_by_one_lose_no_job(sqlite_url: str, tmp_path: Path) -> None:
+    """With one attempt allowed, a shutdown that charged one would fail its job."""
+    table = row("rolling SIGTERM of all workers")
+    with stack(tmp_path / "home", sqlite_url) as installed:
+        workers = [installed.start_worker(slots=2) for _ in range(2)]
+        once = {"retry": {"max_attempts": 1}}
+        jobs = [submit_script(installed.db, step_seconds=0.2, overrides=once) for _ in range(count(6, 50))]
+        for _ in range(count(1, 5)):
+            for place, worker in enumerate(workers):
+                wait_until(lambda: len(fleet.workers(installed.db)) == len(workers), 30, installed.logs)
+                wait_until(lambda: any_runs(installed), 30, installed.logs)
+                worker.terminate()
+                began = time.monotonic()
+                assert worker.wait(60) == 0, installed.logs()
+                table.recovery_seconds.append(time.monotonic() - began)
+                workers[place] = installed.start_worker(slots=2)
+                table.injected += 1
+        for job_id in jobs:
+            table.lost += wait_for_state(installed.db, job_id, seconds=120).state is not JobState.SUCCEEDED
+            assert final_weights(installed.run_dir(job_id)) == weights_after(6)
+        check_invariants(installed.db, ended=True)
+        assert table.lost == 0, installed.logs()
+
+
+def any_runs(installed: Stack) -> bool:
+    jobs = service.list_jobs(installed.db, LOCAL, page_size=500).items
+    return any(job.state is JobState.RUNNING for job in jobs) or all(job.done for job in jobs)
