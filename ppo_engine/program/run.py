@@ -131,15 +131,16 @@ class Run:
             self._begin_again()
         if (self.resume is None or Part.TRAINING in anew) and not self._stop_wanted():
             self._begin()
-        while self.step < self.config.ppo.steps and not self._stop_wanted():
+        if self._stop_wanted() and self.step < self.config.ppo.steps:
+            return Finished(outcome=Outcome.STOPPED, step=self.step)
+        while self.step < self.config.ppo.steps:
             try:
                 ending = self._finish_step(next(self.trainer.steps()))
             except NonFinite as error:
                 ending = self._survive(error)
             if ending is not None:
                 return ending
-        done = self.step == self.config.ppo.steps
-        return Finished(outcome=Outcome.COMPLETED if done else Outcome.STOPPED, step=self.step)
+        return Finished(outcome=Outcome.COMPLETED, step=self.step)
 
     def _begin(self) -> None:
         """Evaluate before training, and keep the beginning where a guard may have to go back to it."""
@@ -153,10 +154,14 @@ class Run:
             self._announce(self._save(None)[0], None)
 
     def _finish_step(self, step: Step) -> Finished | None:
-        """Evaluate, judge, checkpoint and report one step; returns how the run ends, if it does."""
+        """Evaluate, judge, checkpoint and report one step; returns how the run ends, if it does.
+
+        Whether to stop is asked once, before the checkpoint: who asks later gets one step more, and its checkpoint.
+        """
         self.step = self.trainer.step
         stats, samples = step.stats, step.samples
-        final = self._stop_wanted() or self.step == self.config.ppo.steps
+        stop = self._stop_wanted()
+        final = stop or self.step == self.config.ppo.steps
         evaluator = self.trainer.evaluator
         if evaluator is not None and (final or self.step % evaluator.config.every_steps == 0):
             scalars, answers, seconds = self._evaluate()
@@ -171,7 +176,10 @@ class Run:
             stats = _with(stats, {}, "checkpoint", seconds)
         self._report(stats, samples)
         self._announce(saved, finding.score)
-        return self._act(finding.trips, ending)
+        ended = self._act(finding.trips, ending)
+        if ended is None and stop and self.step < self.config.ppo.steps:
+            return Finished(outcome=Outcome.STOPPED, step=self.step)
+        return ended
 
     def _report(self, stats: StepStats, samples: list[Any]) -> None:
         self.journal.write(stats, samples)
