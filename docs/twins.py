@@ -200,7 +200,7 @@ TWINS: dict[str, Twin] = {
         "WebhookService.UpdateWebhook",
         {**_WEBHOOK, "description": "for the team"},
         {"description": "for the team"},
-        differs=("update_time",),
+        differs=("update_time", "failing_since"),
     ),
     "delete_webhook": Twin("DELETE /v1/webhooks/$WEBHOOK", "WebhookService.DeleteWebhook", _WEBHOOK, status=204),
     "rotate_secret": Twin(

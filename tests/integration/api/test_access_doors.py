@@ -91,6 +91,7 @@ def ppo(running: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setenv("PPO_URL", running.http)
     monkeypatch.setenv("PPO_KEY_PEPPER", PEPPER.get_secret_value())
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one has 80 columns, whatever COLUMNS says
 
     def run(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["ppo", *words])

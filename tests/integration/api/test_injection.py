@@ -49,6 +49,10 @@ def _restored() -> Iterator[None]:
     yield
     root.handlers[:], root.level = before
     structlog.reset_defaults()
+    for module in list(sys.modules.values()):  # loggers of modules keep the configuration of their first line
+        logger = getattr(module, "log", None)
+        if isinstance(logger, structlog._config.BoundLoggerLazyProxy):
+            vars(logger).pop("bind", None)
 
 
 @pytest.mark.usefixtures("_restored")
