@@ -91,7 +91,7 @@ def test_a_receiver_believes_nothing_else(running: Served, receiver: ScriptedSer
 def test_the_command_line(running: Served, receiver: ScriptedServer, monkeypatch, capsys):
     monkeypatch.setenv("PPO_URL", running.http)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TERM", "xterm")  # a dumb one has 80 columns, whatever COLUMNS says
+    monkeypatch.setattr("ppo_client.commands.options.console._width", 200)  # COLUMNS is read once, at the import
 
     def ppo(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["ppo", "webhooks", *words])

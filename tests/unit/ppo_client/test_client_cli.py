@@ -21,7 +21,7 @@ def ppo(monkeypatch, capsys):
     """Run the command; gives exit code, standard output and standard error."""
     monkeypatch.delenv("PPO_KEY", raising=False)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setenv("TERM", "xterm")  # a dumb one has 80 columns, whatever COLUMNS says
+    monkeypatch.setattr("ppo_client.commands.options.console._width", 120)  # COLUMNS is read once, at the import
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ppo", *words])
