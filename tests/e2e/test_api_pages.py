@@ -39,7 +39,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     with embedded_service(tmp_path_factory.mktemp("pages") / "home", {"PPO_WARM_ENGINE": "false"}) as running:
         # Whoever makes a key needs one from then on, and an example does.
         scopes = {"scopes": ["read", "submit", "control", "keys", "admin"]}
-        key = httpx.post(f"{running.url}/v1/keys", json=scopes).raise_for_status().json()["key"]
+        key = httpx.post(f"{running.url}/v1/keys", json=scopes, timeout=60).raise_for_status().json()["key"]
         yield Keyed(running.url, running.grpc, key)
 
 

@@ -34,7 +34,7 @@ def test_servers_end_with_a_killed_owner() -> None:
     os.kill(owner.pid, signal.SIGKILL)
     owner.communicate()
     folders = [Path(folder) for _, folder in servers]
-    wait_until(lambda: not any(folder.exists() for folder in folders), 20, lambda: f"{folders} are still there")
+    wait_until(lambda: not any(folder.exists() for folder in folders), 60, lambda: f"{folders} are still there")
 
 
 def test_postgres_keeps_its_data_over_a_restart() -> None:

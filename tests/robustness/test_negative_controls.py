@@ -135,10 +135,10 @@ def test_without_a_fence_a_thawed_worker_writes_over_its_successor(sqlite_url: s
         (engine,) = engine_pids(installed.run_dir(job_id))
         frozen = next(worker for worker in workers if parent_of(engine) == worker.pid)
         freeze(frozen, installed)  # its engine goes on, whose lines wait in the pipe
-        wait_for_state(installed.db, job_id, seconds=30)
+        wait_for_state(installed.db, job_id, seconds=60)
         assert violations(installed.db) == []
         frozen.send_signal(signal.SIGCONT)
-        wait_until(lambda: any(" I4 " in found for found in violations(installed.db)), 10, installed.logs)
+        wait_until(lambda: any(" I4 " in found for found in violations(installed.db)), 60, installed.logs)
 
 
 def start_unfenced(installed: Stack, name: str) -> subprocess.Popen[bytes]:

@@ -43,7 +43,7 @@ def own_postgres() -> Iterator[Postgres]:
 
 def run_all(installed: Stack, jobs: list[str]) -> None:
     for job_id in jobs:
-        job = wait_for_state(installed.db, job_id, seconds=30)
+        job = wait_for_state(installed.db, job_id, seconds=60)
         assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1), installed.logs()
     check_invariants(installed.db, ended=True)
 
@@ -102,7 +102,7 @@ def test_a_silent_broker_does_not_hold_up_the_relay(sqlite_url: str, tmp_path: P
     ):
         job_id = submit_script(installed.db)
         relay = installed.start_relay()
-        wait_until(lambda: "cannot publish" in installed.logs(), 20, installed.logs)
+        wait_until(lambda: "cannot publish" in installed.logs(), 60, installed.logs)
         assert service.get(installed.db, LOCAL, job_id).state is JobState.QUEUED
         relay.send_signal(signal.SIGTERM)
         assert relay.wait(15) == 0

@@ -19,6 +19,8 @@ _MOVES = {str(move): move for move in Move}
 def violations(db: Database, *, ended: bool = False) -> list[str]:
     """Every broken invariant of every job; with `ended`, also every job that has not ended."""
     with db.read() as session:
+        if session.get_bind().dialect.name == "postgresql":  # one moment of all tables, also while jobs run
+            session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
         jobs = list(session.scalars(sa.select(Job)))
         return [f"{job.id} {found}" for job in jobs for found in _of_job(session, job, ended=ended)]
 

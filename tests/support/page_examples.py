@@ -17,7 +17,7 @@ from tests.support.source_tree import ROOT
 
 _SECTION = re.compile(r"^## (\w+)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_CURL = 'curl() { command curl -sS --max-time 20 -o "$ANSWER" -w "%{http_code}" -H "$AUTHORIZATION" "$@"; }\n'
+_CURL = 'curl() { command curl -sS --max-time 120 -o "$ANSWER" -w "%{http_code}" -H "$AUTHORIZATION" "$@"; }\n'
 _PREAMBLE = """\
 import base64, grpc, json
 
@@ -75,7 +75,7 @@ def curl(block: str, values: dict[str, str], folder: Path) -> Answer:
     answer.write_bytes(b"")
     env = {**os.environ, **values, "ANSWER": str(answer), "LC_ALL": "C.UTF-8"}
     ended = subprocess.run(
-        ["bash", "-euc", _CURL + block], env=env, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-euc", _CURL + block], env=env, capture_output=True, text=True, timeout=150, check=False
     )
     assert ended.returncode == 0, ended.stderr
     return Answer(int(ended.stdout), answer.read_bytes())
@@ -96,7 +96,7 @@ def python(values: dict[str, dict[str, str]], grpc_address: str, key: str, folde
     program.write_text("\n".join([*lines, f"open({str(found)!r}, 'w').write(json.dumps(answers))\n"]))
     ended = subprocess.run(
         [sys.executable, program], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     return {name: [base64.b64decode(one) for one in many] for name, many in json.loads(found.read_text()).items()}

@@ -65,7 +65,7 @@ def submit_script(db: Database, *, steps: int = 6, overrides: dict[str, Any] | N
     return job.id
 
 
-def wait_for_state(db: Database, job_id: str, *states: JobState, seconds: float = 20.0) -> JobView:
+def wait_for_state(db: Database, job_id: str, *states: JobState, seconds: float = 60.0) -> JobView:
     """Wait until the job is in one of the states, by default a terminal one."""
     wanted = states or (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
     seen: list[JobView] = []
@@ -78,7 +78,7 @@ def wait_for_state(db: Database, job_id: str, *states: JobState, seconds: float 
     return seen[0]
 
 
-def wait_for_step(db: Database, job_id: str, step: int, seconds: float = 20.0) -> None:
+def wait_for_step(db: Database, job_id: str, step: int, seconds: float = 60.0) -> None:
     """Wait until a step is recorded."""
     wait_until(
         lambda: service.get(db, LOCAL, job_id).progress.step >= step, seconds, lambda: f"step {step} does not come"

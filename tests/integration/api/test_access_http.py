@@ -97,7 +97,7 @@ def test_a_revoked_key_stops_working_and_does_not_open_the_door(app: App, ann: d
     assert app.get("/v1/jobs", headers=ann).status_code == 200
     (key,) = list_keys(app.context.db)
     revoke_key(app.context.db, key.id)
-    wait_until(lambda: app.get("/v1/jobs", headers=ann).status_code == 401, 30, lambda: "it is still taken")
+    wait_until(lambda: app.get("/v1/jobs", headers=ann).status_code == 401, 60, lambda: "it is still taken")
     problem(app.get("/v1/jobs", headers=ann), 401, "unauthenticated")
     problem(app.get("/v1/jobs"), 401, "unauthenticated")
 

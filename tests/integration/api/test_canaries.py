@@ -47,7 +47,7 @@ class Said:
     def rpc(self, call: Any, request: Any, key: str) -> None:
         metadata = [("authorization", f"Bearer {key}"), ("x-request-id", key)]
         try:
-            self.parts.append((type(request).__name__, str(call(request, metadata=metadata, timeout=20))))
+            self.parts.append((type(request).__name__, str(call(request, metadata=metadata, timeout=60))))
         except grpc.RpcError as error:
             told = f"{error.code()} {error.details()} {error.initial_metadata()} {error.trailing_metadata()}"
             self.parts.append((type(request).__name__, told))
@@ -145,7 +145,10 @@ def rows(db: Database) -> Iterator[tuple[str, str]]:
 
 def test_no_planted_secret_is_ever_seen_again(house: House, postgres_server: Postgres):
     key, said = house.planted["key"], house.said
-    with httpx.Client(base_url=house.process.http) as http, grpc.insecure_channel(house.process.grpc) as channel:
+    with (
+        httpx.Client(base_url=house.process.http, timeout=60) as http,
+        grpc.insecure_channel(house.process.grpc) as channel,
+    ):
         mine = {"Authorization": f"Bearer {key}"}
         made = http.post("/v1/keys", json={"name": "n"}, headers=mine).json()
         house.planted["key made here"] = made["key"]

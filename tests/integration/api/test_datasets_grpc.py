@@ -46,15 +46,15 @@ def parts(*chunks: bytes, name: str = "films.jsonl", kind: str = "") -> Iterator
 def upload(
     stub: DatasetServiceStub, *chunks: bytes, name: str = "films.jsonl", kind: str = ""
 ) -> pb.UploadDatasetResponse:
-    return stub.UploadDataset(parts(*chunks, name=name, kind=kind), timeout=20)
+    return stub.UploadDataset(parts(*chunks, name=name, kind=kind), timeout=60)
 
 
 def test_a_dataset_is_the_same_through_both_doors(stub: DatasetServiceStub, doors: Served):
     created = upload(stub, LINES[:10], LINES[10:])
     assert created.created
     dataset_id = created.dataset.id
-    found = stub.GetDataset(pb.GetDatasetRequest(dataset_id=dataset_id), timeout=20).dataset
-    shown = httpx.get(f"{doors.http}/v1/datasets/{dataset_id}").json()
+    found = stub.GetDataset(pb.GetDatasetRequest(dataset_id=dataset_id), timeout=60).dataset
+    shown = httpx.get(f"{doors.http}/v1/datasets/{dataset_id}", timeout=60).json()
     over_grpc = json_format.MessageToDict(found, preserving_proto_field_name=True)
     assert {name: over_grpc[name] for name in ("id", "name", "format", "sha256", "preview", "links")} == {
         name: shown[name] for name in ("id", "name", "format", "sha256", "preview", "links")
@@ -63,24 +63,26 @@ def test_a_dataset_is_the_same_through_both_doors(stub: DatasetServiceStub, door
     (column,) = found.columns
     assert (column.name, list(column.kinds), column.rows) == ("prompt", ["text"], 2)
     assert not column.HasField("first_row_not_text")
-    again = httpx.post(f"{doors.http}/v1/datasets", content=LINES, headers={"Content-Type": "application/jsonl"})
+    again = httpx.post(
+        f"{doors.http}/v1/datasets", content=LINES, headers={"Content-Type": "application/jsonl"}, timeout=60
+    )
     assert (again.status_code, again.json()["id"]) == (200, dataset_id)
     assert not upload(stub, LINES).created
 
 
 def test_pages_and_delete(stub: DatasetServiceStub, doors: Served):
     ids = [upload(stub, b'{"n": %d}' % n).dataset.id for n in range(3)]
-    first = stub.ListDatasets(pb.ListDatasetsRequest(page_size=2), timeout=20)
-    second = stub.ListDatasets(pb.ListDatasetsRequest(page_token=first.next_page_token), timeout=20)
+    first = stub.ListDatasets(pb.ListDatasetsRequest(page_size=2), timeout=60)
+    second = stub.ListDatasets(pb.ListDatasetsRequest(page_token=first.next_page_token), timeout=60)
     assert [item.id for item in [*first.datasets, *second.datasets]] == ids[::-1]
     assert second.next_page_token == ""
     dataset = upload(stub, LINES).dataset
     submitted(doors.context.db, LOCAL, prompts={"dataset": {"id": dataset.id}})
     request = pb.DeleteDatasetRequest(dataset_id=dataset.id)
-    used = refusal(lambda: stub.DeleteDataset(request, timeout=20))
+    used = refusal(lambda: stub.DeleteDataset(request, timeout=60))
     assert (used.code, used.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "dataset_in_use")
-    stub.DeleteDataset(pb.DeleteDatasetRequest(dataset_id=ids[0]), timeout=20)
-    gone = refusal(lambda: stub.GetDataset(pb.GetDatasetRequest(dataset_id=ids[0]), timeout=20))
+    stub.DeleteDataset(pb.DeleteDatasetRequest(dataset_id=ids[0]), timeout=60)
+    gone = refusal(lambda: stub.GetDataset(pb.GetDatasetRequest(dataset_id=ids[0]), timeout=60))
     assert (gone.code, gone.reason) == (grpc.StatusCode.NOT_FOUND, "dataset_not_found")
 
 
@@ -91,8 +93,8 @@ def test_refusals_name_the_rows(stub: DatasetServiceStub, doors: Served):
     assert refusal(lambda: upload(stub, LINES, name="x.exe")).reason == "unsupported_media_type"
     assert refusal(lambda: upload(stub, LINES, kind="xls")).reason == "unsupported_media_type"
     headless = [pb.UploadDatasetRequest(chunk=LINES)]
-    assert refusal(lambda: stub.UploadDataset(iter(headless), timeout=20)).reason == "malformed_body"
+    assert refusal(lambda: stub.UploadDataset(iter(headless), timeout=60)).reason == "malformed_body"
     twice = [*parts(), *parts()]
-    assert refusal(lambda: stub.UploadDataset(iter(twice), timeout=20)).reason == "malformed_body"
+    assert refusal(lambda: stub.UploadDataset(iter(twice), timeout=60)).reason == "malformed_body"
     folder = doors.context.settings.datasets_dir
     assert not folder.exists() or list(folder.iterdir()) == []

@@ -295,7 +295,7 @@ def test_grpc_sends_the_same_bytes(served: Served):
             "checkpoints/2/archive": lambda n: stub.DownloadCheckpoint(
                 pb.DownloadCheckpointRequest(job_id=job_id, step=2, offset=n), timeout=20
             ),
-            "export": lambda n: stub.ExportModel(pb.ExportModelRequest(job_id=job_id, offset=n), timeout=20),
+            "export": lambda n: stub.ExportModel(pb.ExportModelRequest(job_id=job_id, offset=n), timeout=60),
             "tensorboard/archive": lambda n: stub.DownloadTensorBoard(
                 pb.DownloadTensorBoardRequest(job_id=job_id, offset=n), timeout=20
             ),
@@ -309,7 +309,7 @@ def test_grpc_sends_the_same_bytes(served: Served):
                 assert b"".join(part.chunk for part in chunks) == whole[offset:]
             beyond = refusal(lambda call=call, whole=whole: list(call(len(whole) + 1)))
             assert (beyond.code, beyond.reason) == (grpc.StatusCode.OUT_OF_RANGE, "range_not_satisfiable")
-        bad = refusal(lambda: list(stub.ExportModel(pb.ExportModelRequest(job_id=job_id, form="x"), timeout=20)))
+        bad = refusal(lambda: list(stub.ExportModel(pb.ExportModelRequest(job_id=job_id, form="x"), timeout=60)))
         assert bad.reason == "invalid_argument"
 
 

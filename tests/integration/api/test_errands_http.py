@@ -66,19 +66,19 @@ def test_both_doors_say_the_same(sqlite_url: str, home: Path) -> None:
     with served_on(db, given) as served, desk(db, home), stub_at(served.grpc) as stub:
         request = pb.PreviewRewardRequest()
         json_format.ParseDict(BODY, request.request)
-        errand = stub.PreviewReward(request, timeout=20).errand
+        errand = stub.PreviewReward(request, timeout=60).errand
         assert (errand.state, errand.done) == ("succeeded", True)
         assert [score.total for score in errand.preview.scores] == [3.0, 0.5]
         assert errand.preview.components[1].failed == 1
-        assert stub.GetErrand(pb.GetErrandRequest(errand_id=errand.id), timeout=20).errand == errand
+        assert stub.GetErrand(pb.GetErrandRequest(errand_id=errand.id), timeout=60).errand == errand
         request.request.rewards[0].rule.name = "lenght"
-        found = refusal(lambda: stub.PreviewReward(request, timeout=20))
+        found = refusal(lambda: stub.PreviewReward(request, timeout=60))
         assert (found.code, found.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
         assert found.violations == {"rewards[0].rule.name": "unknown_rule"}
         unknown = pb.GetErrandRequest(errand_id="errand_x", timeout_seconds=0)
-        assert refusal(lambda: stub.GetErrand(unknown, timeout=20)).code is grpc.StatusCode.NOT_FOUND
+        assert refusal(lambda: stub.GetErrand(unknown, timeout=60)).code is grpc.StatusCode.NOT_FOUND
         wrong = pb.GetErrandRequest(errand_id=errand.id, timeout_seconds=121)
-        assert refusal(lambda: stub.GetErrand(wrong, timeout=20)).violations == {"timeout_seconds": "out_of_range"}
+        assert refusal(lambda: stub.GetErrand(wrong, timeout=60)).violations == {"timeout_seconds": "out_of_range"}
     db.dispose()
 
 
@@ -262,10 +262,10 @@ def test_grpc_generates_too(sqlite_app: App, trained: Trained, home: Path, sqlit
     given = settings(home, sqlite_url, http_port=0, grpc_port=0)
     with served_on(db, given) as served, desk(db, home), stub_at(served.grpc) as stub:
         asked = pb.GenerationRequest(prompts=["It is"], step="2", temperature=0.0, samples_per_prompt=2)
-        errand = stub.Generate(pb.GenerateRequest(job_id=trained.id, request=asked), timeout=30).errand
+        errand = stub.Generate(pb.GenerateRequest(job_id=trained.id, request=asked), timeout=60).errand
         (by,) = errand.generation.answers
         assert (by.step, [one.sample for one in by.responses]) == (2, [0, 1])
         assert by.responses[0].response == by.responses[1].response
         asked.step = "worst"
-        found = refusal(lambda: stub.Generate(pb.GenerateRequest(job_id=trained.id, request=asked), timeout=30))
+        found = refusal(lambda: stub.Generate(pb.GenerateRequest(job_id=trained.id, request=asked), timeout=60))
         assert found.violations == {"step": "bad_format"}

@@ -41,7 +41,7 @@ def stub(served: Served) -> Iterator[JobServiceStub]:
 
 def create(stub: JobServiceStub, request_id: str = "", **changes: object) -> pb.CreateJobResponse:
     spec = message(spec_document(**changes))
-    return stub.CreateJob(pb.CreateJobRequest(spec=spec, request_id=request_id), timeout=20)
+    return stub.CreateJob(pb.CreateJobRequest(spec=spec, request_id=request_id), timeout=60)
 
 
 def test_a_job_is_the_same_through_both_doors(stub: JobServiceStub, served: Served, database: Database):
@@ -50,8 +50,8 @@ def test_a_job_is_the_same_through_both_doors(stub: JobServiceStub, served: Serv
     job_id = created.job.id
     held = claimed(database, job_id)
     record_steps(database, held, 1, 2)
-    job = stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=20).job
-    shown = httpx.get(f"{served.http}/v1/jobs/{job_id}").json()
+    job = stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=60).job
+    shown = httpx.get(f"{served.http}/v1/jobs/{job_id}", timeout=60).json()
     assert (job.id, job.name, job.etag, job.spec_hash) == tuple(shown[k] for k in ("id", "name", "etag", "spec_hash"))
     assert pb.JobState.Name(job.state) == f"JOB_STATE_{shown['state'].upper()}"
     assert (job.progress.step, job.progress.percent) == (2, shown["progress"]["percent"])
@@ -61,22 +61,24 @@ def test_a_job_is_the_same_through_both_doors(stub: JobServiceStub, served: Serv
     assert not job.HasField("end_time")
     assert job.spec.kl.WhichOneof("controller") == "fixed"
     assert job.spec.ppo.gamma == 1.0
-    twin = httpx.post(f"{served.http}/v1/jobs", json=spec_document(labels={"team": "demo"}, kl={"fixed": {}}))
+    twin = httpx.post(
+        f"{served.http}/v1/jobs", json=spec_document(labels={"team": "demo"}, kl={"fixed": {}}), timeout=60
+    )
     assert twin.json()["spec_hash"] == job.spec_hash
 
 
 def test_pages_filters_and_cancel(stub: JobServiceStub):
     ids = [create(stub, labels={"n": str(n % 2)}).job.id for n in range(5)]
-    first = stub.ListJobs(pb.ListJobsRequest(page_size=3), timeout=20)
-    second = stub.ListJobs(pb.ListJobsRequest(page_size=3, page_token=first.next_page_token), timeout=20)
+    first = stub.ListJobs(pb.ListJobsRequest(page_size=3), timeout=60)
+    second = stub.ListJobs(pb.ListJobsRequest(page_size=3, page_token=first.next_page_token), timeout=60)
     assert [job.id for job in [*first.jobs, *second.jobs]] == ids[::-1]
     assert second.next_page_token == ""
-    odd = stub.ListJobs(pb.ListJobsRequest(labels={"n": "1"}), timeout=20)
+    odd = stub.ListJobs(pb.ListJobsRequest(labels={"n": "1"}), timeout=60)
     assert [job.id for job in odd.jobs] == [ids[3], ids[1]]
     for _ in range(2):
-        cancelled = stub.CancelJob(pb.CancelJobRequest(job_id=ids[0]), timeout=20).job
+        cancelled = stub.CancelJob(pb.CancelJobRequest(job_id=ids[0]), timeout=60).job
         assert (cancelled.state, cancelled.done) == (pb.JOB_STATE_CANCELLED, True)
-    found = stub.ListJobs(pb.ListJobsRequest(states=[pb.JOB_STATE_CANCELLED]), timeout=20)
+    found = stub.ListJobs(pb.ListJobsRequest(states=[pb.JOB_STATE_CANCELLED]), timeout=60)
     assert [job.id for job in found.jobs] == [ids[0]]
 
 
@@ -84,7 +86,7 @@ def test_metrics_are_points_of_the_keys_asked_for(stub: JobServiceStub, database
     held = claimed(database, submitted(database, LOCAL))
     record_steps(database, held, 1, 3)
     request = pb.QueryMetricsRequest(job_id=held.lease.job_id, keys=["ppo/mean_scores"], from_step=2)
-    answer = stub.QueryMetrics(request, timeout=20)
+    answer = stub.QueryMetrics(request, timeout=60)
     assert set(answer.series) == {"ppo/mean_scores"}
     points = answer.series["ppo/mean_scores"].points
     assert [(point.step, point.value) for point in points] == [(2, 0.2), (3, pytest.approx(0.3))]
@@ -108,12 +110,12 @@ def test_refusals_are_rich(stub: JobServiceStub, database: Database):
         "spec.rewards[0]": "invalid",
     }
     assert len(bad.details[details.RequestInfo].request_id) == 32
-    empty = refusal(lambda: stub.CreateJob(pb.CreateJobRequest(), timeout=20))
+    empty = refusal(lambda: stub.CreateJob(pb.CreateJobRequest(), timeout=60))
     assert set(empty.violations) == {"spec.name", "spec.model", "spec.prompts", "spec.rewards", "spec.ppo"}
 
     held = claimed(database, submitted(database, LOCAL))
     lifecycle.succeed(database, held.lease)
-    late = refusal(lambda: stub.CancelJob(pb.CancelJobRequest(job_id=held.lease.job_id), timeout=20))
+    late = refusal(lambda: stub.CancelJob(pb.CancelJobRequest(job_id=held.lease.job_id), timeout=60))
     assert (late.code, late.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "illegal_transition")
     assert late.details[details.ErrorInfo].metadata["state"] == "succeeded"
 
@@ -132,7 +134,7 @@ def test_what_names_nothing_is_refused_on_every_method(stub: JobServiceStub, ser
         pb.ListJobsRequest(labels={"a": "\x00"}),
     ]
     for request in unusable:
-        assert refusal(partial(stub.ListJobs, request, timeout=20)).reason == "invalid_argument"
+        assert refusal(partial(stub.ListJobs, request, timeout=60)).reason == "invalid_argument"
 
 
 def test_an_oversized_call_is_refused(stub: JobServiceStub):
@@ -146,7 +148,7 @@ def test_a_defect_shows_an_id_and_nothing_else(stub: JobServiceStub, database: D
     with database.transaction() as session:
         session.execute(sa.text("UPDATE jobs SET spec = '\"a secret\"'"))
     with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
-        broken = refusal(lambda: stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=20))
+        broken = refusal(lambda: stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=60))
     assert (broken.code, broken.reason) == (grpc.StatusCode.INTERNAL, "internal")
     assert "secret" not in broken.text
     (line,) = [line for line in lines if line["event"] == "call_failed"]
@@ -155,10 +157,10 @@ def test_a_defect_shows_an_id_and_nothing_else(stub: JobServiceStub, database: D
 
 def test_request_ids_come_back_and_calls_are_counted(sqlite_process: Process):
     with stub_at(sqlite_process.grpc) as stub:
-        _, call = stub.ListJobs.with_call(pb.ListJobsRequest(), metadata=[("x-request-id", "trace-7")], timeout=20)
+        _, call = stub.ListJobs.with_call(pb.ListJobsRequest(), metadata=[("x-request-id", "trace-7")], timeout=60)
         assert dict(call.initial_metadata())["x-request-id"] == "trace-7"
-        refusal(lambda: stub.GetJob(pb.GetJobRequest(job_id=NOBODY), timeout=20))
-    page = httpx.get(f"{sqlite_process.http}/metrics").text.splitlines()
+        refusal(lambda: stub.GetJob(pb.GetJobRequest(job_id=NOBODY), timeout=60))
+    page = httpx.get(f"{sqlite_process.http}/metrics", timeout=60).text.splitlines()
     assert 'ppo_grpc_handled_total{code="OK",method="/ppo.v1.JobService/ListJobs"} 1.0' in page
     assert 'ppo_grpc_handled_total{code="NOT_FOUND",method="/ppo.v1.JobService/GetJob"} 1.0' in page
 
@@ -167,7 +169,7 @@ def test_health_and_reflection(served: Served):
     with grpc.insecure_channel(served.grpc) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", *SERVICES):
-            answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=20)
+            answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=60)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         reflection = ProtoReflectionDescriptorDatabase(channel)
         assert set(SERVICES) <= set(reflection.get_services())
@@ -196,7 +198,7 @@ def test_with_keys_probes_need_none_and_reflection_does(served: Served, database
     create_key(database, "ann", PEPPER)
     with grpc.insecure_channel(served.grpc) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=20)
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.RpcError) as caught:
             ProtoReflectionDescriptorDatabase(channel).get_services()
@@ -209,8 +211,8 @@ def test_a_paused_job_is_resumed(stub: JobServiceStub, database: Database):
     record_steps(database, held, 1, 2)
     lifecycle.record_checkpoint(database, held.lease, checkpoint(2, score=1.5))
     lifecycle.pause(database, held.lease, stop_reason="guard", message="paused at step 2: a guard")
-    paused = stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=20).job
+    paused = stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=60).job
     assert (paused.state, paused.stop_reason) == (pb.JOB_STATE_PAUSED, "guard")
     assert (list(paused.allowed_actions), paused.best_checkpoint_step) == (["cancel", "resume", "fork"], 2)
     for _ in range(2):
-        assert stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=20).job.state == pb.JOB_STATE_QUEUED
+        assert stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=60).job.state == pb.JOB_STATE_QUEUED

@@ -68,7 +68,7 @@ def ids(house: Served) -> dict[str, str]:
     db, bob = house.context.db, headers(house, "bob")
     job_id = submitted(db, Principal("bob"), name=MARK, labels={"team": MARK}, prompts={"inline": [MARK]})
     record_steps_and_checkpoint(db, claimed(db, job_id), 1, 2)
-    with httpx.Client(base_url=house.http, headers=bob) as http:
+    with httpx.Client(base_url=house.http, headers=bob, timeout=60) as http:
         dataset = http.post(
             "/v1/datasets",
             params={"name": f"{MARK}.jsonl"},
@@ -98,7 +98,7 @@ def ids(house: Served) -> dict[str, str]:
 def routes(house: Served) -> list[tuple[str, str]]:
     """Method and path template of everything under /v1, with Starlette's converters."""
     rows = [row.route.split(" ") for row in OPERATIONS if row.route]
-    shown = httpx.get(f"{house.http}/openapi.json").json()["paths"]
+    shown = httpx.get(f"{house.http}/openapi.json", timeout=60).json()["paths"]
     documented = {(m.upper(), path) for path, item in shown.items() for m in item if path.startswith("/v1/")}
     assert {(method, path.replace(":path", "")) for method, path in rows} == documented
     return [(method, path) for method, path in rows]
@@ -106,7 +106,7 @@ def routes(house: Served) -> list[tuple[str, str]]:
 
 def test_no_route_tells_a_stranger_anything(house: Served, ids: dict[str, str]):
     wrong = []
-    with httpx.Client(base_url=house.http, headers=headers(house, "ann")) as ann:
+    with httpx.Client(base_url=house.http, headers=headers(house, "ann"), timeout=60) as ann:
         for method, path in routes(house):
             names = [name.partition(":")[0] for name in re.findall(r"{([^}]+)}", path)]
             where = path.replace(":path", "").format_map(ids)
@@ -167,14 +167,14 @@ def _call(channel: grpc.Channel, method: MethodDescriptor, request: Any, metadat
     answer = GetMessageClass(method.output_type)
     call = kind(path, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString)
     try:
-        given = call(iter([request]) if method.client_streaming else request, metadata=metadata, timeout=20)
+        given = call(iter([request]) if method.client_streaming else request, metadata=metadata, timeout=60)
         return grpc.StatusCode.OK, "".join(map(str, given if method.server_streaming else [given]))
     except grpc.RpcError as error:
         return error.code(), str(error.details())
 
 
 def test_the_victim_still_has_everything(house: Served, ids: dict[str, str]):
-    with httpx.Client(base_url=house.http, headers=headers(house, "bob")) as bob:
+    with httpx.Client(base_url=house.http, headers=headers(house, "bob"), timeout=60) as bob:
         for path in ("jobs/{job_id}", "datasets/{dataset_id}", "webhooks/{webhook_id}"):
             assert MARK in bob.get(f"/v1/{path.format_map(ids)}").text
         assert bob.get(f"/v1/errands/{ids['errand_id']}", params={"timeout": 0}).status_code == 202
@@ -185,6 +185,6 @@ def test_the_victim_still_has_everything(house: Served, ids: dict[str, str]):
 
 def test_a_submit_cannot_use_what_is_another_owners(house: Served, ids: dict[str, str]):
     spec = spec_document(prompts={"dataset": ids["dataset_id"]})
-    refused = httpx.post(f"{house.http}/v1/jobs", json=spec, headers=headers(house, "ann"))
+    refused = httpx.post(f"{house.http}/v1/jobs", json=spec, headers=headers(house, "ann"), timeout=60)
     assert refused.status_code == 422
     assert MARK not in refused.text

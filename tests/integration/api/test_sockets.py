@@ -45,17 +45,17 @@ def here(sqlite_url: str, home: Path) -> Iterator[Served]:
 
 
 def test_too_large_a_body_is_told_so_however_it_is_sent(here: Served):
-    declared = httpx.post(f"{here.http}/v1/jobs", content=b" " * (4 * MIB), headers=JSON)
+    declared = httpx.post(f"{here.http}/v1/jobs", content=b" " * (4 * MIB), headers=JSON, timeout=60)
     problem(declared, 413, "body_too_large")
     pieces = (b" " * 100_000 for _ in range(40))
-    problem(httpx.post(f"{here.http}/v1/jobs", content=pieces, headers=JSON), 413, "body_too_large")
+    problem(httpx.post(f"{here.http}/v1/jobs", content=pieces, headers=JSON, timeout=60), 413, "body_too_large")
 
 
 def test_an_endless_body_is_cut_off(here: Served):
     url = urlsplit(here.http)
     chunk = b"100000\r\n" + b" " * MIB + b"\r\n"
     head = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+    with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
         connection.sendall(f"POST /v1/jobs HTTP/1.1\r\nHost: {url.netloc}\r\n{head}".encode())
         with pytest.raises(ConnectionError):
             connection.sendall(chunk * 200)
@@ -64,7 +64,7 @@ def test_an_endless_body_is_cut_off(here: Served):
 def test_a_client_that_asks_first_is_refused_before_it_sends(here: Served):
     url = urlsplit(here.http)
     head = f"Content-Type: application/json\r\nContent-Length: {4 * MIB}\r\nExpect: 100-continue\r\n\r\n"
-    with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+    with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
         connection.sendall(f"POST /v1/jobs HTTP/1.1\r\nHost: {url.netloc}\r\n{head}".encode())
         answer = connection.recv(4096)
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -73,7 +73,9 @@ def test_a_client_that_asks_first_is_refused_before_it_sends(here: Served):
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/livez", "/nope"])
 def test_a_refusal_reaches_a_client_that_sends_a_large_body(here: Served, path: str):
-    response = httpx.post(f"{here.http}{path}", content=b"x" * (8 * MIB), headers={"Content-Type": "text/plain"})
+    response = httpx.post(
+        f"{here.http}{path}", content=b"x" * (8 * MIB), headers={"Content-Type": "text/plain"}, timeout=60
+    )
     problem(response, response.status_code, response.json()["code"])
     assert response.status_code in (404, 405, 415)
 
@@ -83,7 +85,7 @@ def test_a_body_that_drips_is_refused(here: Served):
     head = (
         f"POST /v1/jobs HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
     )
-    with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+    with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
         connection.sendall(head.encode() + b"{")
         answer = connection.recv(4096)
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -93,7 +95,7 @@ def test_a_body_that_drips_is_refused(here: Served):
 def raw(here: Served, sent: bytes) -> bytes:
     """What comes back for some bytes, until the server closes."""
     url = urlsplit(here.http)
-    with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+    with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
         connection.sendall(sent)
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
@@ -115,7 +117,7 @@ def test_a_head_that_never_ends_is_cut_off(here: Served, monkeypatch: pytest.Mon
 def test_a_second_head_that_never_ends_is_cut_off(here: Served, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
     url = urlsplit(here.http)
-    with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+    with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
         connection.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         answer = b""
         while b"alive" not in answer:
@@ -130,14 +132,14 @@ def test_a_client_that_leaves_while_it_sends_is_no_defect(here: Served):
         f"POST /v1/jobs HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
     )
     with structlog.testing.capture_logs() as lines:
-        with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+        with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
             connection.sendall(head.encode() + b"{")
-        wait_until(lambda: any(line.get("status") == 499 for line in lines), 20, lambda: str(lines))
+        wait_until(lambda: any(line.get("status") == 499 for line in lines), 60, lambda: str(lines))
     assert {line["log_level"] for line in lines} == {"info"}
 
 
 def test_answers_on_a_kept_connection_do_not_wait_for_acknowledgements(here: Served):
-    with httpx.Client() as client:
+    with httpx.Client(timeout=60) as client:
         client.get(f"{here.http}/livez")
         stream = client._transport._pool.connections[0]._connection._network_stream  # type: ignore[attr-defined]
         peer = stream.get_extra_info("socket").getsockname()
@@ -171,7 +173,7 @@ def archive(here: Served) -> str:
 
 
 def test_a_checkpoint_deleted_while_it_is_sent_still_arrives_whole(here: Served, archive: str):
-    with httpx.stream("GET", archive, timeout=30) as response:
+    with httpx.stream("GET", archive, timeout=60) as response:
         chunks = response.iter_bytes()
         received = next(chunks)
         shutil.rmtree(here.context.settings.runs_dir)
@@ -186,11 +188,11 @@ def test_a_checkpoint_deleted_while_it_is_sent_still_arrives_whole(here: Served,
 def test_a_download_that_is_given_up_holds_no_file(here: Served, archive: str):
     # Left to itself, Linux may let the receive buffer grow until the whole archive fits.
     small = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)])
-    with httpx.Client(transport=small) as client, client.stream("GET", archive, timeout=30) as response:
+    with httpx.Client(transport=small) as client, client.stream("GET", archive, timeout=60) as response:
         chunks = response.iter_bytes()  # kept: httpx gives a download up as soon as its iterator is gone
         next(chunks)
-        wait_until(lambda: _open_files(here) > 0, 10, lambda: "no file was ever open")
-    wait_until(lambda: _open_files(here) == 0, 10, lambda: f"{_open_files(here)} files are still open")
+        wait_until(lambda: _open_files(here) > 0, 60, lambda: "no file was ever open")
+    wait_until(lambda: _open_files(here) == 0, 60, lambda: f"{_open_files(here)} files are still open")
 
 
 def _open_files(here: Served) -> int:

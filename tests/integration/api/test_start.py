@@ -86,11 +86,11 @@ def test_a_refusal_is_one_clear_line_and_exit_code_2(home: Path, values: dict[st
 def test_what_was_answered_before_a_kill_is_there_after_it(sqlite_url: str, home: Path):
     key = {"Idempotency-Key": "once"}
     with process_on(home, sqlite_url) as process:
-        first = httpx.post(f"{process.http}/v1/jobs", json=spec_document(), headers=key)
+        first = httpx.post(f"{process.http}/v1/jobs", json=spec_document(), headers=key, timeout=60)
         process.popen.kill()
         process.popen.wait()
     with process_on(home, sqlite_url) as process:
-        again = httpx.post(f"{process.http}/v1/jobs", json=spec_document(), headers=key)
-        listed = httpx.get(f"{process.http}/v1/jobs").json()["items"]
+        again = httpx.post(f"{process.http}/v1/jobs", json=spec_document(), headers=key, timeout=60)
+        listed = httpx.get(f"{process.http}/v1/jobs", timeout=60).json()["items"]
     assert (first.status_code, again.status_code) == (201, 200)
     assert [job["id"] for job in listed] == [again.json()["id"]] == [first.json()["id"]]

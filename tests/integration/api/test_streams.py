@@ -54,7 +54,7 @@ def followed(served: Served | Process, job_id: str, last_id: str | None = None) 
     """The job's stream over HTTP."""
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
     url = f"{served.http}/v1/jobs/{job_id}/events"
-    with httpx.stream("GET", url, headers=headers, timeout=20) as response:
+    with httpx.stream("GET", url, headers=headers, timeout=60) as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
         yield frames(response.iter_lines())
@@ -102,7 +102,7 @@ def test_a_broken_stream_goes_on_where_it_broke(served: Served, database: Databa
         rest = list(stream)
     assert [short(frame) for frame in rest] == ["job", "step 2", "step 3", "succeeded", "end"]
     headers = {"Accept": "text/event-stream", "Last-Event-ID": rest[-1]["id"]}
-    assert httpx.get(f"{served.http}/v1/jobs/{job_id}/events", headers=headers).status_code == 204
+    assert httpx.get(f"{served.http}/v1/jobs/{job_id}/events", headers=headers, timeout=60).status_code == 204
 
 
 def test_a_step_repeated_after_a_crash_is_shown_once(served: Served, database: Database):
@@ -133,7 +133,7 @@ def test_steps_that_were_rolled_back_come_again(served: Served, database: Databa
         told = ["job", "submitted", "claimed", "step 0", "step 1", "step 2", "checkpoint", "step 3", "step 4"]
         assert [short(frame) for frame in seen] == told
         assert [frame["id"] for frame in seen[:5]] == ["0", "1", "2", "2.0", "2.1"]
-        calls = stub.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=30)
+        calls = stub.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=60)
         updates = [next(calls) for _ in range(9)]
         assert [update.cursor.HasField("step") for update in updates[:4]] == [False, False, False, True]
         lifecycle.record_rollback(database, held.lease, rolled_back(4, 2))
@@ -147,7 +147,7 @@ def test_steps_that_were_rolled_back_come_again(served: Served, database: Databa
         with followed(served, job_id, cursor) as stream:
             assert [short(frame) for frame in stream][1:] == again
     with stub_at(served.grpc) as stub:
-        rest = list(stub.WatchJob(pb.WatchJobRequest(job_id=job_id, after=pb.Cursor(seq=2, step=0)), timeout=30))
+        rest = list(stub.WatchJob(pb.WatchJobRequest(job_id=job_id, after=pb.Cursor(seq=2, step=0)), timeout=60))
     steps = [update.step.step for update in rest if update.WhichOneof("update") == "step"]
     assert steps == [1, 2, 3, 4, 5]
 
@@ -170,7 +170,7 @@ def test_watch_job_says_the_same_as_the_stream_over_http(served: Served, databas
     job_id = submitted(database, LOCAL)
     held = claimed(database, job_id)
     with stub_at(served.grpc) as stub:
-        updates = stub.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=30)
+        updates = stub.WatchJob(pb.WatchJobRequest(job_id=job_id), timeout=60)
         assert next(updates).job.state == pb.JOB_STATE_RUNNING
         assert [next(updates).event.type for _ in range(2)] == ["submitted", "claimed"]
         record_steps_and_checkpoint(database, held, 1, 2)
@@ -184,7 +184,7 @@ def test_watch_job_says_the_same_as_the_stream_over_http(served: Served, databas
         assert last.job.state == pb.JOB_STATE_FAILED
         assert last.job.error.code == "non_finite"
 
-        rest = list(stub.WatchJob(pb.WatchJobRequest(job_id=job_id, after=two.cursor), timeout=30))
+        rest = list(stub.WatchJob(pb.WatchJobRequest(job_id=job_id, after=two.cursor), timeout=60))
     assert [update.WhichOneof("update") for update in rest] == ["job", "event", "event", "job"]
     assert [update.terminal for update in rest] == [False, False, False, True]
     with followed(served, job_id, f"{two.cursor.seq}.{two.cursor.step}") as stream:
@@ -196,7 +196,7 @@ def test_followers_who_leave_hold_nothing(sqlite_process: Process, sqlite_url: s
     job_id = submitted(db, LOCAL)
 
     def open_streams() -> float:
-        page = httpx.get(f"{sqlite_process.http}/metrics").text.splitlines()
+        page = httpx.get(f"{sqlite_process.http}/metrics", timeout=60).text.splitlines()
         return sum(float(line.split()[-1]) for line in page if line.startswith("ppo_open_streams{"))
 
     def threads() -> int:
@@ -215,10 +215,10 @@ def test_followers_who_leave_hold_nothing(sqlite_process: Process, sqlite_url: s
         for _ in range(10):
             with followed(sqlite_process, job_id) as stream:
                 next(stream)
-        wait_until(lambda: open_streams() == 0, 20, lambda: f"{open_streams()} streams are still open")
+        wait_until(lambda: open_streams() == 0, 60, lambda: f"{open_streams()} streams are still open")
     # Idle threads wait for the next call; they are bounded by PPO_API_THREADS, whatever the number of followers.
     assert threads() < 20 + 15
-    assert httpx.get(f"{sqlite_process.http}/v1/jobs/{job_id}").status_code == 200
+    assert httpx.get(f"{sqlite_process.http}/v1/jobs/{job_id}", timeout=60).status_code == 200
     db.dispose()
 
 
@@ -255,7 +255,7 @@ def test_a_client_that_takes_nothing_is_let_go(sqlite_url: str, home: Path, monk
         stuck.connect((host, int(port)))
         path = f"/v1/jobs/{job_id}/events"
         stuck.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: text/event-stream\r\n\r\n".encode())
-        wait_until(lambda: open_streams.get() == 1, 10, lambda: "the stream does not begin")
-        wait_until(lambda: open_streams.get() == 0, 10, lambda: "it waits for ever")
+        wait_until(lambda: open_streams.get() == 1, 60, lambda: "the stream does not begin")
+        wait_until(lambda: open_streams.get() == 0, 60, lambda: "it waits for ever")
         assert served.context.hub._topics == {}
     db.dispose()

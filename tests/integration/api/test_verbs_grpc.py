@@ -35,7 +35,7 @@ def test_a_job_is_changed_by_the_masked_fields_only(stub: JobServiceStub, databa
     def update(*paths: str, etag: str = "", **values: object) -> pb.Job:
         mask = FieldMask(paths=paths)
         request = pb.UpdateJobRequest(job_id=job_id, update_mask=mask, etag=etag, **values)
-        return stub.UpdateJob(request, timeout=20).job
+        return stub.UpdateJob(request, timeout=60).job
 
     job = update("name", "labels.team", "labels.old", name="new", labels={"team": "b", "unmasked": "y"})
     assert (job.name, dict(job.labels), dict(job.spec.labels)) == ("new", {"team": "b"}, {"team": "a", "old": "x"})
@@ -51,23 +51,23 @@ def test_a_job_is_changed_by_the_masked_fields_only(stub: JobServiceStub, databa
 
 def test_verbs_waiting_attempts_and_health(stub: JobServiceStub, database: Database):
     job_id = submitted(database, LOCAL)
-    assert stub.PauseJob(pb.PauseJobRequest(job_id=job_id), timeout=20).job.state == pb.JOB_STATE_PAUSED
-    refused = refusal(lambda: stub.StopJob(pb.StopJobRequest(job_id=job_id), timeout=20))
+    assert stub.PauseJob(pb.PauseJobRequest(job_id=job_id), timeout=60).job.state == pb.JOB_STATE_PAUSED
+    refused = refusal(lambda: stub.StopJob(pb.StopJobRequest(job_id=job_id), timeout=60))
     assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "illegal_transition")
     assert refused.details[details.ErrorInfo].metadata["allowed_actions"] == "cancel,resume"
-    stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=20)
+    stub.ResumeJob(pb.ResumeJobRequest(job_id=job_id), timeout=60)
     held = claimed(database, job_id)
     record_steps(database, held, 1, 2)
-    assert stub.StopJob(pb.StopJobRequest(job_id=job_id), timeout=20).job.HasField("stop_request_time")
+    assert stub.StopJob(pb.StopJobRequest(job_id=job_id), timeout=60).job.HasField("stop_request_time")
     soon = pb.WaitJobRequest(job_id=job_id, timeout_seconds=0.01)
-    assert not stub.WaitJob(soon, timeout=20).job.done
+    assert not stub.WaitJob(soon, timeout=60).job.done
     lifecycle.succeed(database, held.lease)
-    assert stub.WaitJob(pb.WaitJobRequest(job_id=job_id), timeout=20).job.done
+    assert stub.WaitJob(pb.WaitJobRequest(job_id=job_id), timeout=60).job.done
     too_long = pb.WaitJobRequest(job_id=job_id, timeout_seconds=61)
-    assert refusal(lambda: stub.WaitJob(too_long, timeout=20)).violations == {"timeout_seconds": "out_of_range"}
-    (attempt,) = stub.ListAttempts(pb.ListAttemptsRequest(job_id=job_id), timeout=20).attempts
+    assert refusal(lambda: stub.WaitJob(too_long, timeout=60)).violations == {"timeout_seconds": "out_of_range"}
+    (attempt,) = stub.ListAttempts(pb.ListAttemptsRequest(job_id=job_id), timeout=60).attempts
     assert (attempt.worker_id, attempt.from_step, attempt.to_step, attempt.outcome) == ("w1", 0, 2, "succeeded")
-    health = stub.GetHealth(pb.GetHealthRequest(job_id=job_id), timeout=20)
+    health = stub.GetHealth(pb.GetHealthRequest(job_id=job_id), timeout=60)
     assert (health.step, health.status, list(health.findings)) == (2, "ok", [])
 
 
@@ -80,7 +80,7 @@ def test_a_cancelled_job_is_retried_once_and_a_trained_one_forked(stub: JobServi
     overrides.update({"ppo": {"steps": 7}, "optimizer": {"learning_rate": 1e-6}})
 
     def fork(**values: object) -> pb.ForkJobResponse:
-        return stub.ForkJob(pb.ForkJobRequest(job_id=job_id, overrides=overrides, **values), timeout=20)
+        return stub.ForkJob(pb.ForkJobRequest(job_id=job_id, overrides=overrides, **values), timeout=60)
 
     for from_step in ("", "2", "last"):
         made = fork(from_step=from_step, name="longer", request_id="k")
@@ -91,6 +91,6 @@ def test_a_cancelled_job_is_retried_once_and_a_trained_one_forked(stub: JobServi
     overrides.update({"model": {"policy": {"hub": "org/other"}}})
     assert refusal(fork).violations == {"spec.model.policy": "not_forkable"}
     lifecycle.fail(database, held.lease, ERROR)
-    first, again = (stub.RetryJob(pb.RetryJobRequest(job_id=job_id), timeout=20) for _ in range(2))
+    first, again = (stub.RetryJob(pb.RetryJobRequest(job_id=job_id), timeout=60) for _ in range(2))
     assert (first.created, again.created, again.job.id) == (True, False, first.job.id)
     assert not first.job.parent.HasField("step")

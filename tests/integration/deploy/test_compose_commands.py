@@ -85,7 +85,7 @@ class Cluster:
             yield process
             assert process.poll() is None, log.read_text()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=30) == 0, log.read_text()
+            assert process.wait(timeout=60) == 0, log.read_text()
         finally:
             process.kill()
             process.wait()

@@ -180,7 +180,7 @@ def test_sigterm_ends_with_a_checkpoint_and_exit_code_0(started: tuple[subproces
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None
     events = [parse(line) for line in process.stdout.read().splitlines()]
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
     finished = of_type(Finished, events)[-1]
     assert finished.outcome == "stopped"
     assert of_type(CheckpointSaved, events)[-1].step == finished.step
@@ -191,7 +191,7 @@ def test_a_run_does_not_outlive_its_supervisor(started: tuple[subprocess.Popen[b
     process, _ = started
     assert process.stdin is not None
     process.stdin.close()
-    process.wait(timeout=15)
+    process.wait(timeout=60)
 
 
 def test_sigusr1_shows_where_a_run_is(models: Path, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def log(db: Database, webhook_id: str) -> list[DeliveryView]:
 
 
 def wait_for_attempts(db: Database, webhook_id: str, count: int) -> list[DeliveryView]:
-    wait_until(lambda: len(log(db, webhook_id)) >= count, 10, lambda: str(log(db, webhook_id)))
+    wait_until(lambda: len(log(db, webhook_id)) >= count, 60, lambda: str(log(db, webhook_id)))
     return log(db, webhook_id)
 
 
@@ -264,6 +264,6 @@ def test_an_embedded_worker_tells_of_the_jobs_that_it_runs(sqlite_url: str, tmp_
     with serve([OK] * 5) as receiver, stack(tmp_path / "home", sqlite_url) as installed:
         job_id = submit_script(installed.db, overrides={"notify": [{"url": receiver.url}]})
         installed.start_worker(webhook_hosts="127.0.0.1", webhook_poll_seconds=0.1)
-        wait_until(lambda: bool(receiver.asked), 30, installed.logs)
+        wait_until(lambda: bool(receiver.asked), 60, installed.logs)
     (asked,) = receiver.asked
     assert told(asked.body)[:2] == ("job.succeeded", job_id)

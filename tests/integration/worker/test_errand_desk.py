@@ -106,7 +106,7 @@ def test_a_worker_that_ends_gives_it_back(bench: Bench) -> None:
     errand_id = bench.ask(fault="hang")
     thread = threading.Thread(target=bench.desk().work)
     thread.start()
-    wait_until(lambda: bench.see(errand_id).state is ErrandState.RUNNING, 10, lambda: "it is not taken")
+    wait_until(lambda: bench.see(errand_id).state is ErrandState.RUNNING, 60, lambda: "it is not taken")
     bench.shutdown.request()
     thread.join(10)
     view = bench.see(errand_id)
@@ -118,7 +118,7 @@ def test_one_whose_lease_is_lost_writes_nothing(bench: Bench) -> None:
     errand_id = bench.ask(fault="hang")
     thread = threading.Thread(target=bench.desk().do_next)
     thread.start()
-    wait_until(lambda: bench.see(errand_id).state is ErrandState.RUNNING, 10, lambda: "it is not taken")
+    wait_until(lambda: bench.see(errand_id).state is ErrandState.RUNNING, 60, lambda: "it is not taken")
     with bench.db.transaction() as session:
         session.execute(sa.update(Errand).values(lease_expire_time=Errand.create_time))
     assert tidy_errands(bench.db) == 1
@@ -165,5 +165,5 @@ def test_a_worker_does_them_while_all_its_slots_are_taken(sqlite_url: str, tmp_p
         installed.start_worker(errand_poll_seconds=0.2)
         wait_for_step(installed.db, job_id, 1)
         errand_id = bench.ask(answer=ANSWER)
-        wait_until(lambda: bench.see(errand_id).done, 10, installed.logs)
+        wait_until(lambda: bench.see(errand_id).done, 60, installed.logs)
         assert bench.see(errand_id).state is ErrandState.SUCCEEDED

@@ -25,5 +25,5 @@ def test_old_checkpoints_go_if_the_operator_wants_it(sqlite_url: str, tmp_path: 
         run_dir = installed.run_dir(job_id)
         assert len(run_dir.saved_checkpoints()) == 2
         installed.start_worker(prune_days=7)
-        wait_until(lambda: len(run_dir.saved_checkpoints()) == 1, 15, installed.logs)
+        wait_until(lambda: len(run_dir.saved_checkpoints()) == 1, 60, installed.logs)
         assert run_dir.spec.exists()

@@ -43,9 +43,9 @@ def waiting(worker: subprocess.Popen[bytes]) -> list[int]:
 
 def wait_for_spare(worker: subprocess.Popen[bytes], installed: Stack) -> int:
     """Its process id, as soon as it has had the time to be where it waits."""
-    wait_until(lambda: len(waiting(worker)) == 1, 20, installed.logs)
+    wait_until(lambda: len(waiting(worker)) == 1, 60, installed.logs)
     (pid,) = waiting(worker)
-    wait_until(lambda: "read" in Path(f"/proc/{pid}/wchan").read_text(), 20, installed.logs)
+    wait_until(lambda: "read" in Path(f"/proc/{pid}/wchan").read_text(), 60, installed.logs)
     return pid
 
 
@@ -107,7 +107,7 @@ def test_one_that_was_killed_while_it_waited_costs_nothing(installed: Stack) -> 
     worker = installed.start_worker(warm_engine=True)
     spare = wait_for_spare(worker, installed)
     os.kill(spare, signal.SIGKILL)
-    wait_until(lambda: process_is_gone(spare), 5, installed.logs)
+    wait_until(lambda: process_is_gone(spare), 60, installed.logs)
     job_id = submit_script(installed.db)
     succeeded_at_first(installed, job_id)
     assert engine_of(installed, job_id) != spare
@@ -118,7 +118,7 @@ def test_one_that_is_killed_as_it_takes_the_job_costs_nothing(installed: Stack) 
     spare = wait_for_spare(worker, installed)
     os.kill(spare, signal.SIGSTOP)
     job_id = submit_script(installed.db)
-    wait_until(lambda: installed.run_dir(job_id).log(1).exists(), 20, installed.logs)
+    wait_until(lambda: installed.run_dir(job_id).log(1).exists(), 60, installed.logs)
     time.sleep(0.3)  # the line is in its pipe, and it will not read it
     os.kill(spare, signal.SIGKILL)
     succeeded_at_first(installed, job_id)
@@ -132,7 +132,7 @@ def test_cancel_does_not_wait_for_one_that_is_stuck(installed: Stack) -> None:
     spare = wait_for_spare(worker, installed)
     os.kill(spare, signal.SIGSTOP)
     job_id = submit_script(installed.db)
-    wait_until(lambda: installed.run_dir(job_id).log(1).exists(), 20, installed.logs)
+    wait_until(lambda: installed.run_dir(job_id).log(1).exists(), 60, installed.logs)
     service.cancel(installed.db, LOCAL, job_id)
     assert wait_for_state(installed.db, job_id).state is JobState.CANCELLED
     assert process_is_gone(spare)
@@ -142,4 +142,4 @@ def test_it_does_not_outlive_a_killed_worker(installed: Stack) -> None:
     worker = installed.start_worker(warm_engine=True)
     spare = wait_for_spare(worker, installed)
     worker.send_signal(signal.SIGKILL)
-    wait_until(lambda: process_is_gone(spare), 5, lambda: "it waits for nobody")
+    wait_until(lambda: process_is_gone(spare), 60, lambda: "it waits for nobody")

@@ -32,7 +32,7 @@ def test_a_worker_from_start_to_end(sqlite_url: str, tmp_path: Path) -> None:
 
         (row,) = service.workers(installed.db)
         assert (row.id, row.slots, row.queues) == ("w1", 1, ["default"])
-        with urllib.request.urlopen(str(row.metrics_url), timeout=5) as answer:
+        with urllib.request.urlopen(str(row.metrics_url), timeout=30) as answer:
             text = answer.read().decode()
         assert 'ppo_worker_attempts_total{outcome="succeeded",reason=""} 2.0' in text
         assert "ppo_worker_busy_slots 0.0" in text
@@ -48,7 +48,7 @@ def test_a_worker_without_a_database_waits_for_one(tmp_path: Path) -> None:
     """Nothing listens there: it must neither end nor spin, and still end when told."""
     with stack(tmp_path / "home", "postgresql://nobody@127.0.0.1:9/none") as installed:
         worker = installed.start_worker()
-        wait_until(lambda: "the database cannot be reached" in installed.logs(), 20, installed.logs)
+        wait_until(lambda: "the database cannot be reached" in installed.logs(), 60, installed.logs)
         assert worker.poll() is None
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 0, installed.logs()

@@ -123,7 +123,7 @@ while True:
 
 
 def wait_for(path: Path) -> None:
-    subprocess.run(["sh", "-c", f"until [ -e {path} ]; do sleep 0.02; done"], check=True, timeout=20)
+    subprocess.run(["sh", "-c", f"until [ -e {path} ]; do sleep 0.02; done"], check=True, timeout=60)
 
 
 @pytest.fixture

@@ -169,7 +169,7 @@ def test_requests_start_while_responses_still_come(judge: Judge) -> None:
     session = scorer(judge, batch_size=2).open(ALONE.share(5))
     for index in (4, 2):
         session.add(index, BATCH[index])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not judge.requests and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [request["responses"] for request in judge.requests] == [["xxxx", "xx"]]

@@ -31,7 +31,7 @@ def keeper(beat: Callable[[], Wishes], loss: Loss, *, fence_seconds: float = 0.5
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.005)

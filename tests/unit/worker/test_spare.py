@@ -29,7 +29,7 @@ def test_it_gets_its_arguments_as_one_line_and_is_given_away_once(tmp_path: Path
     assert engine is not None
     assert engine.pid == pid
     assert spare.take([], log) is None
-    wait_until(lambda: not list(engine.read(0.1)) and engine.ended(), 10, lambda: "it does not end")
+    wait_until(lambda: not list(engine.read(0.1)) and engine.ended(), 60, lambda: "it does not end")
     engine.close()
     assert log.tail().splitlines()[0] == '["a b", "\\u00fc\\n"]'
 
@@ -44,7 +44,7 @@ def test_one_that_dies_is_replaced_later_and_ever_later(monkeypatch: pytest.Monk
         spare.keep()
         if spare.pid not in (before, None):
             started.append((now, spare.pid))
-            wait_until(lambda: process_is_gone(started[-1][1] or 0), 10, lambda: "it lives")
+            wait_until(lambda: process_is_gone(started[-1][1] or 0), 60, lambda: "it lives")
     assert [at for at, _ in started] == [0, 35], "30 s after the first death was noticed, and not yet after the second"
     assert spare.pid is None
 

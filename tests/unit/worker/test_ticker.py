@@ -17,7 +17,7 @@ class Counter:
             raise self.errors.pop(0)
 
     def ran(self) -> bool:
-        return self.runs.acquire(timeout=5)
+        return self.runs.acquire(timeout=30)
 
 
 def test_it_runs_at_once_and_again() -> None:
