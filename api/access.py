@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 import structlog
-from pydantic import SecretStr
 
+from api.forwarded import client_address
 from api.operations import Operation
-from api.rate import Allowance, Buckets, Rate
+from api.rate import Allowance, Buckets
+from api.settings import ApiSettings
 from api.status import status_of
+from api.strangers import Strangers
 from api.threads import in_thread
 from jobs.audit import record_refusal
 from jobs.auth import LOCAL, Principal, authenticate, has_keys
@@ -68,7 +71,7 @@ class KnownCallers:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a request comes from and what it is called, for the audit log."""
+    """Where a request comes from and what it is called."""
 
     request_id: str
     address: str | None
@@ -79,19 +82,24 @@ class Door:
     """One listening address and its rule: a valid key, or this machine while no key exists."""
 
     db: Database
-    pepper: SecretStr
+    settings: ApiSettings
     host: str
     known: KnownCallers
     buckets: Buckets
-    rate: Rate | None
+    strangers: Strangers
+
+    def origin(self, request_id: str, peer: str | None, forwarded: Sequence[str]) -> Origin:
+        """Where a request comes from that `peer` sends, on behalf of others if it is a proxy that is trusted."""
+        return Origin(request_id, client_address(peer, forwarded, self.settings.proxies))
 
     async def enter(self, authorization: str | None, origin: Origin) -> Principal:
         """The caller behind an `Authorization` value.
 
         Raises:
             Unauthenticated: no key, an unknown key, or another scheme than Bearer.
+            RateLimited: the same, from an address that has sent too many of them.
         """
-        principal = await self._caller(authorization)
+        principal = await self._caller(authorization, origin.address)
         return replace(principal, request_id=origin.request_id, address=origin.address)
 
     def count(self, principal: Principal) -> Allowance | None:
@@ -100,15 +108,17 @@ class Door:
         Raises:
             RateLimited: too many in a short time.
         """
-        if self.rate is None or principal.key_id is None:
+        rate = self.settings.rate
+        if rate is None or principal.key_id is None:
             return None
-        return self.buckets.take(principal.owner_id, self.rate)
+        return self.buckets.take(principal.owner_id, rate)
 
-    async def _caller(self, authorization: str | None) -> Principal:
+    async def _caller(self, authorization: str | None, address: str | None) -> Principal:
         principal = None if authorization is None else self.known.get(authorization)
         if principal is not None:
             return principal
-        return await in_thread(self._look_up, authorization)
+        async with self.strangers.turn(address, self.settings.failed_keys):
+            return await in_thread(self._look_up, authorization)
 
     def _look_up(self, authorization: str | None) -> Principal:
         if authorization is None:
@@ -118,7 +128,7 @@ class Door:
         scheme, _, key = authorization.partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise Unauthenticated("the Authorization header must be `Bearer ppo_...`")
-        principal = authenticate(self.db, key.strip(), self.pepper)
+        principal = authenticate(self.db, key.strip(), self.settings.key_pepper)
         self.known.add(authorization, principal)
         return principal
 

@@ -10,6 +10,7 @@ from api.hub import Hub, Pace
 from api.meters import Meters
 from api.rate import Buckets
 from api.settings import ApiSettings
+from api.strangers import Strangers
 from jobs.db import Database
 
 
@@ -24,4 +25,5 @@ class Context:
     buckets: Buckets = field(default_factory=Buckets)
     hub: Hub = field(default_factory=Hub)
     known_callers: KnownCallers = field(default_factory=KnownCallers)
+    strangers: Strangers = field(default_factory=Strangers)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -62,7 +62,7 @@ class RequestRefused(JobsError):
 
 
 class RateLimited(JobsError):
-    """Too many requests of this owner in a short time; `RateLimit` says how many are left."""
+    """Too many requests of this owner, or from this address without a usable key; `RateLimit` says what is left."""
 
     code = "rate_limited"
 

@@ -114,6 +114,7 @@ def _http_config(context: Context) -> uvicorn.Config:
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # `api.forwarded` reads them, for both doors
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=math.ceil(context.settings.shutdown_seconds),

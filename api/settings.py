@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any
 
-from api.rate import Rate
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
+
+from api.forwarded import Network, networks
+from api.rate import Rate, failures
 from jobs.settings import DomainSettings
 from ppo_engine.config.data import MAX_FILE_BYTES
 
@@ -30,6 +34,12 @@ class ApiSettings(DomainSettings):
     """Requests of one owner a second that each process takes on average; 0: no limit. Without a key there is none."""
     rate_limit_burst: int = Field(300, ge=1)
     """Requests of one owner that it takes at once."""
+    failed_keys_per_second: float = Field(1.0, ge=0)
+    """Requests of one address a second without a usable key that each process answers on average; 0: no limit."""
+    failed_keys_burst: int = Field(50, ge=1)
+    """Requests of one address without a usable key that it answers at once."""
+    trusted_proxies: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    """Addresses or networks of the proxies whose `X-Forwarded-For` is believed, comma separated. Default: none."""
     shutdown_seconds: float = Field(10.0, ge=0)
     """Time for requests in flight after SIGTERM."""
     api_threads: int = Field(20, ge=1, le=50)
@@ -39,3 +49,24 @@ class ApiSettings(DomainSettings):
     def rate(self) -> Rate | None:
         """The limit of one owner's requests, if there is one."""
         return Rate(self.rate_limit_per_second, self.rate_limit_burst) if self.rate_limit_per_second else None
+
+    @property
+    def failed_keys(self) -> Rate | None:
+        """The limit of one address's requests without a usable key, if there is one."""
+        return failures(self.failed_keys_per_second, self.failed_keys_burst)
+
+    @property
+    def proxies(self) -> list[Network]:
+        """The proxies that are believed."""
+        return networks(self.trusted_proxies)
+
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _split_proxies(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, proxies: list[str]) -> list[str]:
+        networks(proxies)
+        return proxies

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request
 
-from api.access import Door, Origin, is_loopback, permit
+from api.access import Door, is_loopback, permit
 from api.context import Context
 from api.errors import HostNotAllowed
 from api.operations import of_route
@@ -32,12 +32,13 @@ async def principal_of(
         Unauthenticated: no usable key.
         HostNotAllowed: a keyless service was addressed by a name that is not this machine's. A web page that makes its
             own name point here (DNS rebinding) must not become the local user.
-        RateLimited: too many requests of this owner.
+        RateLimited: too many requests of this owner, or too many without a usable key from this address.
         Forbidden: the key lacks the scope.
     """
     door = door_of(context)
-    address = request.client.host if request.client else None
-    principal = await door.enter(authorization, Origin(request.state.request_id, address))
+    peer = request.client.host if request.client else None
+    origin = door.origin(request.state.request_id, peer, request.headers.getlist("x-forwarded-for"))
+    principal = await door.enter(authorization, origin)
     host = request.url.hostname or ""
     if authorization is None and not is_loopback(host):
         raise HostNotAllowed(f"without API keys this service answers to localhost only, not to `{host}`")
@@ -50,9 +51,7 @@ async def principal_of(
 def door_of(context: Context) -> Door:
     """The rule of the HTTP address."""
     settings = context.settings
-    return Door(
-        context.db, settings.key_pepper, settings.http_host, context.known_callers, context.buckets, settings.rate
-    )
+    return Door(context.db, settings, settings.http_host, context.known_callers, context.buckets, context.strangers)
 
 
 Caller = Annotated[Principal, Depends(principal_of)]

@@ -15,7 +15,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
-from api.access import Door, Origin, permit
+from api.access import Door, permit
 from api.errors import MalformedBody
 from api.meters import Meters
 from api.operations import of_rpc
@@ -88,14 +88,16 @@ class Gate(grpc.aio.ServerInterceptor):
     @asynccontextmanager
     async def _guard(self, method: str, request: Any, context: Any, *, timed: bool = True) -> AsyncIterator[None]:
         started, code = time.perf_counter(), grpc.StatusCode.OK
-        metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        pairs = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
+        metadata = dict(pairs)
         call_id = request_id(metadata.get(HEADER))
         # Never unbound: every call has a context of its own, which ends with it.
         structlog.contextvars.bind_contextvars(request_id=call_id)
         operation, principal = of_rpc(method), None
         try:
             await context.send_initial_metadata(((HEADER, call_id),))
-            origin = Origin(call_id, peer_address(context.peer()))
+            forwarded = [value for key, value in pairs if key == "x-forwarded-for"]
+            origin = self._door.origin(call_id, peer_address(context.peer()), forwarded)
             principal = await self._door.enter(metadata.get("authorization"), origin)
             CALLER.set(principal)
             self._door.count(principal)

@@ -43,9 +43,7 @@ class GrpcDoor:
 
     def __init__(self, context: Context) -> None:
         settings = context.settings
-        door = Door(
-            context.db, settings.key_pepper, settings.grpc_host, context.known_callers, context.buckets, settings.rate
-        )
+        door = Door(context.db, settings, settings.grpc_host, context.known_callers, context.buckets, context.strangers)
         self._server = grpc.aio.server(
             interceptors=[Gate(door, context.meters)],
             options=_options(settings.max_body_bytes),

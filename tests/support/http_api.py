@@ -31,7 +31,9 @@ PEPPER = SecretStr("a pepper for tests")
 
 def settings(home: Path, database_url: str, **values: Any) -> ApiSettings:
     """Settings that do not depend on this process's environment."""
-    given = {"http_host": "127.0.0.1", "grpc_host": "127.0.0.1", "model_roots": [home / "models"], **values}
+    # All tests call from one address, and some try every operation without a key.
+    own = {"http_host": "127.0.0.1", "grpc_host": "127.0.0.1", "failed_keys_burst": 10_000}
+    given = {**own, "model_roots": [home / "models"], **values}
     return ApiSettings(home=home, database_url=database_url, key_pepper=PEPPER, **given)
 
 

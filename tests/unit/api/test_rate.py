@@ -64,13 +64,20 @@ def test_headers_are_those_of_the_draft(now: list[float]):
     }
 
 
-def test_full_buckets_are_forgotten_and_empty_ones_are_not(now: list[float], monkeypatch: pytest.MonkeyPatch):
+def test_the_bucket_that_was_not_used_for_longest_is_forgotten(now: list[float], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rate, "_MOST_BUCKETS", 2)
     buckets = Buckets()
-    buckets.take("ann", SLOW)
-    now[0] += 60
-    for _ in range(4):
-        buckets.take("bob", SLOW)
-    buckets.take("cleo", SLOW)
+    for name in ("ann", "bob", "ann", "ann", "ann", "cleo"):
+        now[0] += 0.001
+        buckets.take(name, SLOW)
     with pytest.raises(RateLimited):
-        buckets.take("bob", SLOW)
+        buckets.take("ann", SLOW)
+    assert buckets.left("bob", SLOW) == SLOW.burst
+
+
+def test_names_without_number_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rate, "_MOST_BUCKETS", 100)
+    buckets = Buckets()
+    for number in range(1000):  # none of them is full again
+        buckets.take(str(number), Rate(per_second=0.001, burst=2))
+    assert len(buckets._buckets) == 100
