@@ -118,7 +118,7 @@ service has the OpenAPI document at `/openapi.json` and gRPC reflection. [The jo
 - A refusal is `application/problem+json` with a stable `code`, or `google.rpc.Status` with that code as
   `ErrorInfo.reason`; `GET /problems` explains them all. Somebody else's job is not found, like one that does not exist.
 - Lists come in pages: give `next_page_token` back as `page_token`, with the same filters. Null or empty: the last page.
-  Events have no token: ask again with the last `seq` as `after_seq`. Samples are those of one step, up to `limit`.
+  Of events that means: no more yet; ask again with the last `seq` as `after_seq`. Samples are those of one step.
 - In gRPC a number that is 0 and a text that is empty count as absent where a parameter has a default.
 - Every answer has an `X-Request-Id`, a refusal repeats it, and the service's log has it too.
 

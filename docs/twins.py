@@ -159,7 +159,9 @@ TWINS: dict[str, Twin] = {
     "samples": Twin("GET /v1/jobs/$JOB/samples?limit=2", "JobService.ListSamples", {**_JOB, "limit": 2}),
     "logs": Twin("GET /v1/jobs/$JOB/logs?tail=5", "JobService.ListLogs", {**_JOB, "tail": 5}),
     # --- checkpoints ---
-    "checkpoints": Twin("GET /v1/jobs/$JOB/checkpoints", "JobService.ListCheckpoints", _JOB),
+    "checkpoints": Twin(
+        "GET /v1/jobs/$JOB/checkpoints?page_size=10", "JobService.ListCheckpoints", {**_JOB, "page_size": 10}
+    ),
     "archive": Twin(
         "GET /v1/jobs/$JOB/checkpoints/$STEP/archive", "JobService.DownloadCheckpoint", {**_JOB, "step": "$STEP"}
     ),

@@ -1,11 +1,13 @@
-"""What a job has left behind: events, metrics, samples, checkpoints, logs. Reads only, scoped to the owner."""
+"""What a job has left behind: events, metrics, a checkpoint, logs. Reads only, scoped to the owner.
+
+Lists for clients come by page: `jobs.progress_pages`.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -14,8 +16,8 @@ from jobs.auth import Principal
 from jobs.db import Database
 from jobs.errors import InvalidArgument, JobNotFound, Problem
 from jobs.problems import nearest
-from jobs.tables import Job, JobCheckpoint, JobEvent, JobMetrics, JobSample
-from jobs.views import CheckpointView, JobEventView, LogsView, MetricsView, SampleSort, SampleView
+from jobs.tables import Job, JobCheckpoint, JobEvent, JobMetrics
+from jobs.views import CheckpointView, JobEventView, LogsView, MetricsView
 from ppo_engine.rundir import RunDir
 from ppo_engine.stats import SCALARS, scalar_metric
 
@@ -107,63 +109,11 @@ def _check_keys(keys: Sequence[str]) -> None:
         raise InvalidArgument(f"there is no metric `{problems[0].given}`", problems=problems)
 
 
-# --- samples and checkpoints --------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
-def samples(
-    db: Database,
-    principal: Principal,
-    job_id: str,
-    *,
-    step: int | None = None,
-    evaluation: bool | None = None,
-    sort: SampleSort = SampleSort.INDEX,
-    limit: int = 100,
-) -> list[SampleView]:
-    """Stored responses of a step, or of the latest step that has some; with `evaluation`, only such or only others."""
-    check_range("limit", limit, 1, 1000)
-    if step is not None:
-        check_range("step", step, 0, 2**63 - 1)
-    with db.read() as session:
-        owned(session, principal, job_id)
-        wanted = [JobSample.job_id == job_id]
-        if evaluation is not None:
-            wanted.append(JobSample.evaluation.is_(evaluation))
-        latest = sa.select(sa.func.max(JobSample.step)).where(*wanted).scalar_subquery()
-        query = sa.select(JobSample).where(*wanted, JobSample.step == (latest if step is None else step))
-        return [_sample_view(row) for row in session.scalars(query.order_by(*_order(sort)).limit(limit))]
-
-
-def _order(sort: SampleSort) -> list[sa.ColumnElement[Any]]:
-    """By a column, responses without a value last; equal ones in the order of the batch."""
-    column: sa.ColumnElement[Any] = getattr(JobSample, sort.removeprefix("-"))
-    return [(column.desc() if sort.startswith("-") else column.asc()).nulls_last(), JobSample.index.asc()]
-
-
-def _sample_view(row: JobSample) -> SampleView:
-    return SampleView(
-        step=row.step,
-        index=row.index,
-        prompt=row.prompt,
-        response=row.response,
-        score=row.score,
-        components=row.components,
-        kl=row.kl,
-        response_tokens=row.response_tokens,
-        finished=row.finished,
-        evaluation=row.evaluation,
-    )
-
-
-def checkpoints(db: Database, principal: Principal, job_id: str) -> list[CheckpointView]:
-    """Checkpoints that are kept, oldest first."""
-    query = sa.select(JobCheckpoint).where(JobCheckpoint.job_id == job_id).order_by(JobCheckpoint.step)
-    with db.read() as session:
-        owned(session, principal, job_id)
-        return [_checkpoint_view(row) for row in session.scalars(query)]
-
-
-def _checkpoint_view(row: JobCheckpoint) -> CheckpointView:
+def checkpoint_view(row: JobCheckpoint) -> CheckpointView:
+    """A checkpoint for its owner."""
     return CheckpointView(
         step=row.step,
         attempt=row.attempt,
@@ -179,7 +129,7 @@ def checkpoint(db: Database, principal: Principal, job_id: str, step: int) -> Ch
     """One checkpoint; raises JobNotFound if it is not kept."""
     with db.read() as session:
         owned(session, principal, job_id)
-        return _checkpoint_view(_kept(session, job_id, step))
+        return checkpoint_view(_kept(session, job_id, step))
 
 
 def checkpoint_dir(db: Database, principal: Principal, job_id: str, step: int, runs_dir: Path) -> Path:

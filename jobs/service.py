@@ -22,12 +22,10 @@ from jobs.history import (
     check_range,
     checkpoint,
     checkpoint_dir,
-    checkpoints,
     events,
     logs,
     metrics,
     owned,
-    samples,
 )
 from jobs.ids import sortable_id
 from jobs.inheriting import pin
@@ -35,6 +33,7 @@ from jobs.job_list import newest_jobs
 from jobs.job_view import job_view, job_views
 from jobs.lineage import Lineage
 from jobs.paging import id_before, token_behind
+from jobs.progress_pages import checkpoints, events_page, samples
 from jobs.quotas import NO_LIMITS, Limits, check_queued
 from jobs.sources import check_sources
 from jobs.spec import JobSpec, spec_hash
@@ -56,6 +55,7 @@ __all__ = [
     "checkpoints",
     "count_by_state",
     "events",
+    "events_page",
     "get",
     "health",
     "list_jobs",

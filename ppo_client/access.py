@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from jobs.access_views import AuditView, KeyView, MeView, NewKeyView, QuotaView
 from jobs.principal import Scope
-from jobs.views import Page
+from ppo_client.pages import pages
 from ppo_client.transport import Transport
+
+_PAGE_SIZE = 200
 
 
 class Keys:
@@ -37,8 +38,7 @@ class Keys:
     def list(self, *, owner: str | None = None, everybody: bool = False) -> Iterator[KeyView]:
         """Keys, newest first, revoked and expired ones included; pages are fetched as they are needed."""
         params = {"owner": owner} if owner else {"everybody": True} if everybody else {}
-        for page in _pages(self._http, "/v1/keys", params):
-            yield from Page[KeyView].model_validate(page).items
+        return pages(self._http, "/v1/keys", KeyView, {**params, "page_size": _PAGE_SIZE})
 
     def revoke(self, key_id: str) -> KeyView:
         """Make a key useless, everywhere within a second; a second call changes nothing."""
@@ -68,19 +68,8 @@ class Access:
     def audit(self, *, owner: str | None = None, target: str | None = None) -> Iterator[AuditView]:
         """Who changed what, newest first: what `owner` did, or what was done to `target`; for administrators."""
         params = {name: value for name, value in (("owner", owner), ("target", target)) if value}
-        for page in _pages(self._http, "/v1/audit", params):
-            yield from Page[AuditView].model_validate(page).items
+        return pages(self._http, "/v1/audit", AuditView, {**params, "page_size": _PAGE_SIZE})
 
 
 def _quota(owner: str) -> str:
     return f"/v1/quotas/{quote(owner, safe='')}"
-
-
-def _pages(http: Transport, path: str, params: Mapping[str, Any]) -> Iterator[Any]:
-    asked = {**params, "page_size": 200}
-    while True:
-        page = http.json("GET", path, params=asked)
-        yield page
-        if page.get("next_page_token") is None:
-            return
-        asked["page_token"] = page["next_page_token"]

@@ -12,13 +12,14 @@ import httpx
 from pydantic import BaseModel
 
 from jobs.states import JobState
-from jobs.views import CheckpointView, JobEventView, JobView, LogsView, MetricsView, Page, SampleSort, SampleView
+from jobs.views import CheckpointView, JobEventView, JobView, LogsView, MetricsView, SampleSort, SampleView
 from ppo_client import settings, sse, updates
 from ppo_client.access import Access, Keys
 from ppo_client.datasets import Datasets
 from ppo_client.downloads import Downloads
 from ppo_client.errands import Errands
 from ppo_client.errors import ClientError, ProtocolError, ServiceUnavailable, ServiceUnreachable
+from ppo_client.pages import pages
 from ppo_client.plans import Plans
 from ppo_client.transport import RetryPolicy, Transport
 from ppo_client.updates import End, Update
@@ -100,12 +101,7 @@ class PPOClient(Errands, Plans, Access, JobVerbs, Datasets, Downloads):
         """All jobs that match, newest first; pages are fetched as they are needed."""
         params: dict[str, Any] = {"page_size": page_size, "state": [str(state) for state in states]}
         params["label"] = [f"{name}={value}" for name, value in (labels or {}).items()]
-        while True:
-            page = Page[JobView].model_validate(self._http.json("GET", "/v1/jobs", params=params))
-            yield from page.items
-            if page.next_page_token is None:
-                return
-            params["page_token"] = page.next_page_token
+        return pages(self._http, "/v1/jobs", JobView, params)
 
     def wait(self, job_id: str, *, timeout_seconds: float | None = None, poll_seconds: float = 1.0) -> JobView:
         """The job once it has ended, in whatever state. The service tells at once: this polls only where it is away.
@@ -131,12 +127,10 @@ class PPOClient(Errands, Plans, Access, JobVerbs, Datasets, Downloads):
 
     # --- what a job tells -----------------------------------------------------------------------------------------
 
-    def events(self, job_id: str, *, after_seq: int = 0, limit: int = 1000) -> Sequence[JobEventView]:
-        """What happened to the job after event `after_seq`, oldest first."""
-        params = {"after_seq": after_seq, "limit": limit}
-        return (
-            Page[JobEventView].model_validate(self._http.json("GET", job_path(job_id, "events"), params=params)).items
-        )
+    def events(self, job_id: str, *, after_seq: int = 0, page_size: int = 1000) -> Iterator[JobEventView]:
+        """What happened to the job after event `after_seq`, oldest first; pages are fetched as they are needed."""
+        params = {"after_seq": after_seq, "limit": page_size}
+        return pages(self._http, job_path(job_id, "events"), JobEventView, params)
 
     def watch(self, job_id: str, *, after: str = "0", poll_seconds: float = 1.0) -> Iterator[Update]:
         """The job now, then everything that happens, each once, then `End`.
@@ -175,21 +169,19 @@ class PPOClient(Errands, Plans, Access, JobVerbs, Datasets, Downloads):
         step: int | None = None,
         evaluation: bool | None = None,
         sort: SampleSort = SampleSort.INDEX,
-        limit: int = 100,
-    ) -> Sequence[SampleView]:
-        """Stored responses of a step, by default of the latest step that has some.
+        page_size: int = 100,
+    ) -> Iterator[SampleView]:
+        """Stored responses of a step, by default of the latest step that has some; pages are fetched as needed.
 
         `evaluation`: only answers to the evaluation set, or only others.
         """
-        params = _given(
-            {
-                "step": step,
-                "evaluation": evaluation,
-                "sort": None if sort is SampleSort.INDEX else str(sort),
-                "limit": limit,
-            }
-        )
-        return Page[SampleView].model_validate(self._http.json("GET", job_path(job_id, "samples"), params=params)).items
+        params = {
+            "step": step,
+            "evaluation": evaluation,
+            "sort": None if sort is SampleSort.INDEX else str(sort),
+            "limit": page_size,
+        }
+        return pages(self._http, job_path(job_id, "samples"), SampleView, _given(params))
 
     def logs(self, job_id: str, *, tail: int = 200, attempt: int | None = None) -> LogsView:
         """The end of an attempt's log, by default of the latest attempt."""
@@ -200,8 +192,7 @@ class PPOClient(Errands, Plans, Access, JobVerbs, Datasets, Downloads):
 
     def checkpoints(self, job_id: str) -> Sequence[CheckpointView]:
         """Checkpoints that can be downloaded, oldest first."""
-        answer = self._http.json("GET", job_path(job_id, "checkpoints"))
-        return sorted(Page[CheckpointView].model_validate(answer).items, key=lambda checkpoint: checkpoint.step)
+        return list(pages(self._http, job_path(job_id, "checkpoints"), CheckpointView, {"page_size": 200}))
 
     def choose_checkpoint(self, job_id: str, step: int | None = None) -> CheckpointView:
         """The checkpoint of a step, or the last one.
@@ -239,7 +230,7 @@ class PPOClient(Errands, Plans, Access, JobVerbs, Datasets, Downloads):
         place = updates.Place.parse(cursor)
         # The job first: nothing of a job seen as done can be missed by what is read after it.
         job = self.get(job_id)
-        events = self.events(job_id, after_seq=place.seq)
+        events = list(self.events(job_id, after_seq=place.seq))
         for event in events:
             place = place.past_event(event)
         metrics = self.metrics(job_id, from_step=place.next_step)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from jobs.views import DatasetView, Page
+from jobs.views import DatasetView
 from ppo_client.errors import ClientError
+from ppo_client.pages import pages
 from ppo_client.transport import Transport
 
 _CHUNK_BYTES = 1 << 20
@@ -60,13 +60,7 @@ class Datasets:
 
     def datasets(self, *, page_size: int = 50) -> Iterator[DatasetView]:
         """All datasets, newest first; pages are fetched as they are needed."""
-        params: dict[str, Any] = {"page_size": page_size}
-        while True:
-            page = Page[DatasetView].model_validate(self._http.json("GET", "/v1/datasets", params=params))
-            yield from page.items
-            if page.next_page_token is None:
-                return
-            params["page_token"] = page.next_page_token
+        return pages(self._http, "/v1/datasets", DatasetView, {"page_size": page_size})
 
     def delete_dataset(self, dataset_id: str) -> None:
         """Delete a dataset; the service refuses while a job that has not ended needs it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
@@ -51,8 +53,8 @@ def write_report(client: PPOClient, job_id: str, folder: Path) -> Report:
 
 def evaluated(client: PPOClient, job_id: str) -> Comparison | None:
     """Answers to the evaluation set before training and at its last evaluation; None where there are not both."""
-    before = client.samples(job_id, step=0, evaluation=True, limit=_SAMPLES_PER_STEP)
-    after = client.samples(job_id, evaluation=True, limit=_SAMPLES_PER_STEP)
+    before = _some(client.samples(job_id, step=0, evaluation=True, page_size=_SAMPLES_PER_STEP))
+    after = _some(client.samples(job_id, evaluation=True, page_size=_SAMPLES_PER_STEP))
     if not before or not after or after[0].step == 0:
         return None
     return Comparison(comparison.pair(before, after), "Before training", f"After step {after[0].step}")
@@ -78,7 +80,11 @@ def ends(metrics: MetricsView, key: str) -> tuple[float | None, float | None]:
 
 
 def _samples(client: PPOClient, job_id: str, step: int) -> list[SampleView]:
-    return list(client.samples(job_id, step=step, evaluation=False, limit=_SAMPLES_PER_STEP))
+    return _some(client.samples(job_id, step=step, evaluation=False, page_size=_SAMPLES_PER_STEP))
+
+
+def _some(samples: Iterable[SampleView]) -> list[SampleView]:
+    return list(islice(samples, _SAMPLES_PER_STEP))
 
 
 def _kl_target(job: JobView) -> float | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from jobs.views import AttemptView, HealthView, JobView, Page
+from jobs.views import AttemptView, HealthView, JobView
+from ppo_client.pages import pages
 from ppo_client.transport import Transport
 
 
@@ -75,14 +76,7 @@ class JobVerbs:
 
     def attempts(self, job_id: str, *, page_size: int = 50) -> Iterator[AttemptView]:
         """Who held the job and why each attempt ended, newest first; pages are fetched as they are needed."""
-        params: dict[str, Any] = {"page_size": page_size}
-        while True:
-            answer = self._http.json("GET", job_path(job_id, "attempts"), params=params)
-            page = Page[AttemptView].model_validate(answer)
-            yield from page.items
-            if page.next_page_token is None:
-                return
-            params["page_token"] = page.next_page_token
+        return pages(self._http, job_path(job_id, "attempts"), AttemptView, {"page_size": page_size})
 
     def health(self, job_id: str) -> HealthView:
         """What the service finds in the run's newest numbers, with advice."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jobs.views import Page
 from jobs.webhook_signing import signature
 from jobs.webhook_views import (
     DeliveryView,
@@ -18,6 +17,7 @@ from jobs.webhook_views import (
     WebhookView,
 )
 from ppo_client.errors import ClientError
+from ppo_client.pages import pages
 from ppo_client.transport import Transport
 
 TOLERANCE_SECONDS = 300
@@ -77,8 +77,7 @@ class Webhooks:
 
     def list(self) -> Iterator[WebhookView]:
         """All endpoints, newest first; pages are fetched as they are needed."""
-        for page in self._pages(_ROOT, {}):
-            yield from Page[WebhookView].model_validate(page).items
+        return pages(self._http, _ROOT, WebhookView, {})
 
     def update(self, webhook_id: str, **changes: Any) -> WebhookView:
         """Change url, event_types, description, all_jobs or enabled; the rest stays."""
@@ -107,19 +106,9 @@ class Webhooks:
     def deliveries(self, webhook_id: str, *, message_id: str | None = None) -> Iterator[DeliveryView]:
         """Delivery attempts, newest first; pages are fetched as they are needed."""
         params = {"message_id": message_id} if message_id else {}
-        for page in self._pages(f"{_ROOT}/{webhook_id}/deliveries", params):
-            yield from Page[DeliveryView].model_validate(page).items
+        return pages(self._http, f"{_ROOT}/{webhook_id}/deliveries", DeliveryView, params)
 
     def redeliver(self, webhook_id: str, delivery_id: str) -> str:
         """Send the message of a delivery again; returns the message's id, which stays the same."""
         answer = self._http.json("POST", f"{_ROOT}/{webhook_id}/deliveries/{delivery_id}/redeliver")
         return WebhookMessageView.model_validate(answer).message_id
-
-    def _pages(self, path: str, params: Mapping[str, Any]) -> Iterator[Any]:
-        token: str | None = None
-        while True:
-            page = self._http.json("GET", path, params={**params, **({"page_token": token} if token else {})})
-            yield page
-            token = page.get("next_page_token")
-            if token is None:
-                return

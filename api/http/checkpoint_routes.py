@@ -12,7 +12,7 @@ from api.exports import exported
 from api.http.deps import Caller, Ctx, JobId
 from api.http.downloads import TAR, Wanted, send
 from api.http.errors import Responses, responses
-from api.http.queries import NO_QUERY, ExportQuery
+from api.http.queries import NO_QUERY, ExportQuery, PageQuery
 from api.threads import in_thread
 from jobs import archives, service
 from jobs import errors as domain
@@ -37,10 +37,12 @@ _EXPORT: Responses = {
 Step = Annotated[int, Path(ge=0, lt=2**63, description="The checkpoint's step.")]
 
 
-@router.get("/checkpoints", dependencies=[NO_QUERY], responses=responses(*_ACCESS))
-def checkpoints(context: Ctx, caller: Caller, job_id: JobId) -> Page[CheckpointView]:
-    """List the checkpoints that can be downloaded."""
-    return Page[CheckpointView](items=service.checkpoints(context.db, caller, job_id))
+@router.get("/checkpoints", responses=responses(*_ACCESS))
+def checkpoints(
+    context: Ctx, caller: Caller, job_id: JobId, query: Annotated[PageQuery, Query()]
+) -> Page[CheckpointView]:
+    """List the checkpoints that can be downloaded, oldest first, a page at a time."""
+    return service.checkpoints(context.db, caller, job_id, page_size=query.page_size, token=query.page_token)
 
 
 @router.head("/checkpoints/{step}/archive", dependencies=[NO_QUERY], include_in_schema=False)

@@ -56,8 +56,15 @@ async def events(
     if "text/event-stream" in request.headers.get("accept", ""):
         request.state.streamed = True
         return await _stream(context, caller, job_id, query, last_event_id)
-    found = await in_thread(service.events, context.db, caller, job_id, after_seq=query.after_seq, limit=query.limit)
-    return Page[JobEventView](items=found)
+    return await in_thread(
+        service.events_page,
+        context.db,
+        caller,
+        job_id,
+        after_seq=query.after_seq,
+        limit=query.limit,
+        token=query.page_token,
+    )
 
 
 async def _stream(
@@ -94,9 +101,17 @@ def metrics(
 
 @router.get("/samples", responses=REFUSALS)
 def samples(context: Ctx, caller: Caller, job_id: JobId, query: Annotated[SamplesQuery, Query()]) -> Page[SampleView]:
-    """Read stored responses with their prompts and scores."""
-    found = service.samples(context.db, caller, job_id, **query.model_dump())
-    return Page[SampleView](items=found)
+    """Read stored responses of a step with their prompts and scores, a page at a time."""
+    return service.samples(
+        context.db,
+        caller,
+        job_id,
+        step=query.step,
+        evaluation=query.evaluation,
+        sort=query.sort,
+        limit=query.limit,
+        token=query.page_token,
+    )
 
 
 @router.get("/logs", responses=REFUSALS)

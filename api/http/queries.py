@@ -104,7 +104,10 @@ class EventsQuery(Query):
     """Which events."""
 
     after_seq: int = Field(0, ge=0, lt=2**63, description="Only events behind this one.")
-    limit: int = Field(1000, ge=1, le=1000, description="At most so many; ask again behind the last one.")
+    limit: int = Field(1000, ge=1, le=1000, description="Events per page.")
+    page_token: str | None = Field(
+        None, description="`next_page_token` of the page before. Null there: no more yet; later ones are `after_seq`."
+    )
 
 
 class MetricsFormat(StrEnum):
@@ -135,7 +138,10 @@ class SamplesQuery(Query):
     step: int | None = Field(None, ge=0, lt=2**63, description="A step; by default the latest that has samples.")
     evaluation: bool | None = Field(None, description="Only answers to the evaluation set, or only others.")
     sort: SampleSort = Field(SampleSort.INDEX, description="By score, KL or length; a minus puts the largest first.")
-    limit: int = Field(100, ge=1, le=1000, description="At most so many.")
+    limit: int = Field(100, ge=1, le=1000, description="Samples per page.")
+    page_token: str | None = Field(
+        None, description="`next_page_token` of the page before, with the same `step`, `evaluation` and `sort`."
+    )
 
 
 class LogsQuery(Query):

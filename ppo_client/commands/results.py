@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -65,7 +66,8 @@ def samples(
 ) -> None:
     """Print responses of a step."""
     with PPOClient(url, key) as client:
-        found = client.samples(job, step=step, evaluation=evaluation, sort=sort, limit=limit)
+        samples = client.samples(job, step=step, evaluation=evaluation, sort=sort, page_size=min(limit, 1000))
+        found = list(islice(samples, limit))
     if as_json:
         output.print_json(found)
     else:

@@ -2394,21 +2394,25 @@ class ListEventsRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     AFTER_SEQ_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     after_seq: _builtins.int
     """Only events behind this one."""
     limit: _builtins.int
-    """1 to 1000; 1000 when 0."""
+    """Events per page, 1 to 1000; 1000 when 0."""
+    page_token: _builtins.str
+    """next_page_token of the page before."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         after_seq: _builtins.int = ...,
         limit: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "job_id", b"job_id", "limit", b"limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_seq", b"after_seq", "job_id", b"job_id", "limit", b"limit", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2421,7 +2425,7 @@ class ListEventsResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Empty on the last page."""
+    """Empty where there are no more yet; later ones are behind after_seq."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobEvent]: ...
     def __init__(
@@ -2447,15 +2451,18 @@ class ListSamplesRequest(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     SORT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     step: _builtins.int
     """A step; the latest that has samples when absent."""
     evaluation: _builtins.bool
     """Only answers to the evaluation set, or only others; both when absent."""
     limit: _builtins.int
-    """1 to 1000; 100 when 0."""
+    """Samples per page, 1 to 1000; 100 when 0."""
     sort: _builtins.str
     """`score`, `kl` or `response_tokens`, with a minus for the largest first; the order of the batch when empty."""
+    page_token: _builtins.str
+    """next_page_token of the page before, with the same step, evaluation and sort."""
     def __init__(
         self,
         *,
@@ -2464,10 +2471,11 @@ class ListSamplesRequest(_message.Message):
         evaluation: _builtins.bool | None = ...,
         limit: _builtins.int = ...,
         sort: _builtins.str = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation", "_step", b"_step", "evaluation", b"evaluation", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation", "_step", b"_step", "evaluation", b"evaluation", "job_id", b"job_id", "limit", b"limit", "sort", b"sort", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation", "_step", b"_step", "evaluation", b"evaluation", "job_id", b"job_id", "limit", b"limit", "page_token", b"page_token", "sort", b"sort", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluation: _TypeAlias = _typing.Literal["evaluation"]  # noqa: Y015
     _WhichOneofArgType__evaluation: _TypeAlias = _typing.Literal["_evaluation", b"_evaluation"]  # noqa: Y015
@@ -2563,15 +2571,23 @@ class ListCheckpointsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
+    page_size: _builtins.int
+    """1 to 200; 50 when 0."""
+    page_token: _builtins.str
+    """next_page_token of the page before."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -294,7 +294,7 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSamples(self, request, context):
-        """Returns stored responses of one step with their prompts and scores.
+        """Returns one page of the stored responses of a step with their prompts and scores.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -308,7 +308,7 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListCheckpoints(self, request, context):
-        """Returns the checkpoints that can be downloaded, oldest first.
+        """Returns one page of the checkpoints that can be downloaded, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

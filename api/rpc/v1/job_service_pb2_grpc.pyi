@@ -79,11 +79,11 @@ class JobServiceStub:
     ListEvents: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListEventsRequest, _job_service_pb2.ListEventsResponse]
     """Returns what happened to a job, oldest first, a page at a time."""
     ListSamples: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListSamplesRequest, _job_service_pb2.ListSamplesResponse]
-    """Returns stored responses of one step with their prompts and scores."""
+    """Returns one page of the stored responses of a step with their prompts and scores."""
     ListLogs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListLogsRequest, _job_service_pb2.ListLogsResponse]
     """Returns the end of an attempt's log."""
     ListCheckpoints: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListCheckpointsRequest, _job_service_pb2.ListCheckpointsResponse]
-    """Returns the checkpoints that can be downloaded, oldest first."""
+    """Returns one page of the checkpoints that can be downloaded, oldest first."""
     DownloadCheckpoint: _grpc.UnaryStreamMultiCallable[_job_service_pb2.DownloadCheckpointRequest, _job_service_pb2.DownloadCheckpointResponse]
     """Sends a checkpoint as a tar: its header first, then the bytes in pieces.
     A broken download goes on with `offset`, as long as the header's sha256 is still the same.
@@ -146,11 +146,11 @@ class JobServiceAsyncStub(JobServiceStub):
     ListEvents: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListEventsRequest, _job_service_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Returns what happened to a job, oldest first, a page at a time."""
     ListSamples: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListSamplesRequest, _job_service_pb2.ListSamplesResponse]  # type: ignore[assignment]
-    """Returns stored responses of one step with their prompts and scores."""
+    """Returns one page of the stored responses of a step with their prompts and scores."""
     ListLogs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListLogsRequest, _job_service_pb2.ListLogsResponse]  # type: ignore[assignment]
     """Returns the end of an attempt's log."""
     ListCheckpoints: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListCheckpointsRequest, _job_service_pb2.ListCheckpointsResponse]  # type: ignore[assignment]
-    """Returns the checkpoints that can be downloaded, oldest first."""
+    """Returns one page of the checkpoints that can be downloaded, oldest first."""
     DownloadCheckpoint: _aio.UnaryStreamMultiCallable[_job_service_pb2.DownloadCheckpointRequest, _job_service_pb2.DownloadCheckpointResponse]  # type: ignore[assignment]
     """Sends a checkpoint as a tar: its header first, then the bytes in pieces.
     A broken download goes on with `offset`, as long as the header's sha256 is still the same.
@@ -318,7 +318,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListSamplesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListSamplesResponse, _abc.Awaitable[_job_service_pb2.ListSamplesResponse]]:
-        """Returns stored responses of one step with their prompts and scores."""
+        """Returns one page of the stored responses of a step with their prompts and scores."""
 
     @_abc_1.abstractmethod
     def ListLogs(
@@ -334,7 +334,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListCheckpointsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListCheckpointsResponse, _abc.Awaitable[_job_service_pb2.ListCheckpointsResponse]]:
-        """Returns the checkpoints that can be downloaded, oldest first."""
+        """Returns one page of the checkpoints that can be downloaded, oldest first."""
 
     @_abc_1.abstractmethod
     def DownloadCheckpoint(

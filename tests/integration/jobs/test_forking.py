@@ -93,7 +93,7 @@ def test_a_fork_goes_on_behind_the_checkpoint(database: Database) -> None:
     path = "checkpoints/step-00000002-0"
     for _ in range(2):
         record_inheritance(database, held.lease, path, 1000)
-    assert [(found.step, found.attempt) for found in checkpoints(database, ANN, view.id)] == [(2, 0)]
+    assert [(found.step, found.attempt) for found in checkpoints(database, ANN, view.id).items] == [(2, 0)]
     record_step(database, held.lease, step(3))
     check_invariants(database)
 
@@ -172,7 +172,7 @@ def test_the_old_job_keeps_the_checkpoint_until_it_was_taken_over(database: Data
     for number in (3, 4):
         record_steps(database, held, number, number)
         assert record_checkpoint(database, held.lease, checkpoint(number)) == []
-    assert [found.step for found in checkpoints(database, ANN, job_id)] == [1, 2, 3, 4]
+    assert [found.step for found in checkpoints(database, ANN, job_id).items] == [1, 2, 3, 4]
     claim = claimed(database, taken.id)
     record_inheritance(database, claim.lease, "checkpoints/step-00000001-0", 1000)
     cancel(database, ANN, given_up.id)

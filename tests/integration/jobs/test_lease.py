@@ -277,7 +277,7 @@ def test_a_claim_resumes_from_the_newest_checkpoint_and_forgets_what_came_after(
     view = get(database, ANN, job_id)
     assert (view.progress.step, view.latest_metrics["ppo/mean_scores"]) == (2, 0.2)
     assert metrics(database, ANN, job_id).steps == [1, 2]
-    assert [view.step for view in samples(database, ANN, job_id)] == [2, 2]
+    assert [view.step for view in samples(database, ANN, job_id).items] == [2, 2]
 
     record_steps(database, again, 3, 5)
     assert metrics(database, ANN, job_id).steps == [1, 2, 3, 4, 5]

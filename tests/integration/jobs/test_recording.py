@@ -19,7 +19,7 @@ def test_a_step_that_comes_twice_is_stored_once(database: Database) -> None:
     record_step(database, held.lease, step(2, **{"ppo/mean_scores": 9.0}))
     view = metrics(database, ANN, job_id, keys=["ppo/mean_scores"])
     assert (view.steps, view.series) == ([1, 2], {"ppo/mean_scores": [0.1, 9.0]})
-    assert [row.response for row in samples(database, ANN, job_id)] == ["2a", "2b"]
+    assert [row.response for row in samples(database, ANN, job_id).items] == ["2a", "2b"]
     check_invariants(database)
 
 
@@ -52,7 +52,7 @@ def test_old_checkpoints_are_given_up(database: Database) -> None:
     record_steps(database, held, 1, 5)
     gone = [record_checkpoint(database, held.lease, checkpoint(number)) for number in (1, 2, 3, 4)]
     assert gone == [[], [], ["checkpoints/step-00000001-1"], ["checkpoints/step-00000002-1"]]
-    assert [view.step for view in checkpoints(database, ANN, job_id)] == [3, 4]
+    assert [view.step for view in checkpoints(database, ANN, job_id).items] == [3, 4]
     assert get(database, ANN, job_id).last_checkpoint_step == 4
 
 
@@ -64,7 +64,7 @@ def test_texts_and_numbers_that_no_database_takes_are_cleaned(database: Database
     )
     record_step(database, held.lease, event)
     assert get(database, ANN, job_id).latest_metrics == {"ppo/grad_norm": 1.0}
-    assert samples(database, ANN, job_id)[0].response == "a\ufffdb"
+    assert samples(database, ANN, job_id).items[0].response == "a\ufffdb"
 
 
 def test_live_metrics_are_of_running_jobs_only(database: Database) -> None:

@@ -70,7 +70,7 @@ def test_an_old_job_keeps_its_story_and_loses_its_weight(database: Database, tmp
     told = events(database, ANN, job_id)
     removed = list(prune(database, tmp_path, OLD))
     assert files(run_dir.root) == {"spec.json", "tensorboard/events"}
-    assert list(checkpoints(database, ANN, job_id)) == []
+    assert list(checkpoints(database, ANN, job_id).items) == []
     assert sample_rows(database, job_id) == 0
     job = get(database, ANN, job_id)
     assert (job.state, job.last_checkpoint_step, job.progress.step) == (JobState.SUCCEEDED, None, 3)
@@ -97,7 +97,7 @@ def test_young_and_unfinished_jobs_are_left_alone(database: Database, tmp_path: 
     assert list(prune(database, tmp_path, OLD)) == []
     assert list(prune(database, tmp_path, Retention(29.5 * 86400))) == []
     assert files(tmp_path) == before
-    assert len(checkpoints(database, ANN, paused)) == 3
+    assert len(checkpoints(database, ANN, paused).items) == 3
 
 
 def test_the_best_is_kept_if_wanted(database: Database, tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_the_best_is_kept_if_wanted(database: Database, tmp_path: Path) -> None:
     execute(database, best.values(score=1.0))
     execute(database, sa.update(Job).where(Job.id == ranked).values(best_checkpoint_step=2))
     list(prune(database, tmp_path, Retention(MONTH, keep_best=True)))
-    assert [found.step for found in checkpoints(database, ANN, ranked)] == [2]
+    assert [found.step for found in checkpoints(database, ANN, ranked).items] == [2]
     assert [path.name for path in ranked_dir.saved_checkpoints()] == ["step-00000002-1"]
     assert get(database, ANN, ranked).last_checkpoint_step == 2
     assert [path.name for path in plain_dir.saved_checkpoints()] == ["step-00000003-1"]
-    assert [found.step for found in checkpoints(database, ANN, plain)] == [3]
+    assert [found.step for found in checkpoints(database, ANN, plain).items] == [3]
 
 
 def test_a_checkpoint_that_a_fork_needs_stays(database: Database, tmp_path: Path) -> None:

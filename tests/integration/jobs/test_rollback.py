@@ -63,7 +63,7 @@ def test_a_rollback_voids_what_came_after(database: Database) -> None:
     assert (view.progress.step, view.last_checkpoint_step) == (2, 2)
     assert view.latest_metrics["ppo/mean_scores"] == pytest.approx(0.2)
     assert metrics(database, ANN, job_id).steps == [1, 2]
-    assert {row.step for row in samples(database, ANN, job_id)} == {2}
+    assert {row.step for row in samples(database, ANN, job_id).items} == {2}
     check_invariants(database)
     record_step(database, held.lease, step(3, **{"ppo/mean_scores": 7.0}))
     assert metrics(database, ANN, job_id, keys=["ppo/mean_scores"]).series["ppo/mean_scores"] == [0.1, 0.2, 7.0]
@@ -154,12 +154,12 @@ def test_samples_of_an_evaluation_are_told_apart(database: Database) -> None:
     record_steps(database, held, 2, 2)
 
     def responses(**wanted: bool | int) -> list[tuple[int, str]]:
-        return [(row.step, row.response) for row in samples(database, ANN, job_id, **wanted)]  # type: ignore[arg-type]
+        return [(row.step, row.response) for row in samples(database, ANN, job_id, **wanted).items]  # type: ignore[arg-type]
 
     assert responses() == [(2, "2a"), (2, "2b")]
     assert responses(evaluation=True) == [(1, "test")]
     assert responses(evaluation=False, step=1) == [(1, "train")]
-    assert [row.evaluation for row in samples(database, ANN, job_id, step=1)] == [False, True]
+    assert [row.evaluation for row in samples(database, ANN, job_id, step=1).items] == [False, True]
 
 
 def test_going_back_to_a_checkpoint_brings_back_the_evaluation_before_it(database: Database) -> None:
@@ -187,7 +187,7 @@ def test_the_newest_and_the_best_checkpoints_are_kept(database: Database) -> Non
     gone = [int(path.split("-")[1]) for paths in dropped.values() for path in paths]
     # Worked out by hand: after 5 the best are 2 and 5 (5.0 each), so 1 goes with 4, 3 and 4 with 5 and 6, 6 with 8.
     assert gone == [1, 3, 4, 6]
-    kept = [(view.step, view.score) for view in checkpoints(database, ANN, job_id)]
+    kept = [(view.step, view.score) for view in checkpoints(database, ANN, job_id).items]
     assert kept == [(2, 5.0), (5, 5.0), (7, 0.0), (8, None)]
     view = get(database, ANN, job_id)
     assert (view.last_checkpoint_step, view.best_checkpoint_step) == (8, 2)

@@ -128,8 +128,8 @@ READS: dict[str, Callable[[Database, str], Any]] = {
     "resume": lambda db, job: resume(db, BOB, job),
     "events": lambda db, job: events(db, BOB, job),
     "metrics": lambda db, job: metrics(db, BOB, job),
-    "samples": lambda db, job: samples(db, BOB, job),
-    "checkpoints": lambda db, job: checkpoints(db, BOB, job),
+    "samples": lambda db, job: samples(db, BOB, job).items,
+    "checkpoints": lambda db, job: checkpoints(db, BOB, job).items,
     "checkpoint_dir": lambda db, job: checkpoint_dir(db, BOB, job, 2, Path("runs")),
     "logs": lambda db, job: logs(db, BOB, job, Path("runs")),
 }
@@ -275,10 +275,10 @@ def test_metrics_by_key_and_from_a_step(database: Database) -> None:
 
 def test_samples_of_a_step_and_of_the_latest(database: Database) -> None:
     job_id = submitted(database)
-    assert samples(database, ANN, job_id) == []
+    assert samples(database, ANN, job_id).items == []
     record_steps(database, claimed(database), 1, 3)
-    assert [(view.step, view.response) for view in samples(database, ANN, job_id)] == [(3, "3a"), (3, "3b")]
-    assert [view.response for view in samples(database, ANN, job_id, step=1, limit=1)] == ["1a"]
+    assert [(view.step, view.response) for view in samples(database, ANN, job_id).items] == [(3, "3a"), (3, "3b")]
+    assert [view.response for view in samples(database, ANN, job_id, step=1, limit=1).items] == ["1a"]
 
 
 def test_a_checkpoint_is_found_on_disk(database: Database, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_checkpoint_is_found_on_disk(database: Database, tmp_path: Path) -> No
     held = claimed(database)
     record_steps(database, held, 1, 2)
     record_checkpoint(database, held.lease, checkpoint(2))
-    [view] = checkpoints(database, ANN, job_id)
+    [view] = checkpoints(database, ANN, job_id).items
     assert (view.step, view.attempt, view.size_bytes) == (2, 1, 1000)
     with pytest.raises(JobNotFound):
         checkpoint_dir(database, ANN, job_id, 2, tmp_path)

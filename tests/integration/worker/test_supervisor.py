@@ -46,7 +46,7 @@ def test_a_job_from_claim_to_success(database: Database, tmp_path: Path) -> None
     job = bench.job(job_id)
     assert (job.state, job.stop_reason, job.progress.step, job.attempt) == (JobState.SUCCEEDED, "completed", 6, 1)
     assert service.metrics(database, LOCAL, job_id).steps == [1, 2, 3, 4, 5, 6]
-    assert [view.step for view in service.checkpoints(database, LOCAL, job_id)] == [4, 6]
+    assert [view.step for view in service.checkpoints(database, LOCAL, job_id).items] == [4, 6]
     assert sorted(path.name for path in bench.run_dir(job_id).checkpoints.iterdir()) == [
         "step-00000004-1",
         "step-00000006-1",
@@ -338,7 +338,7 @@ def test_a_rollback_is_drawn_again(database: Database, tmp_path: Path, at: int) 
     assert (job.state, job.progress.step, job.attempt) == (JobState.SUCCEEDED, 6, 1)
     assert event_types(database, job_id).count("rolled_back") == 1
     assert service.metrics(database, LOCAL, job_id).steps == [1, 2, 3, 4, 5, 6]
-    assert [view.step for view in service.checkpoints(database, LOCAL, job_id)] == [4, 6]
+    assert [view.step for view in service.checkpoints(database, LOCAL, job_id).items] == [4, 6]
     assert len(bench.run_dir(job_id).saved_checkpoints()) == 2
     assert final_weights(bench.run_dir(job_id)) != weights_after(6)
     check_invariants(database, ended=True)
@@ -358,7 +358,7 @@ def test_a_checkpoint_written_again_after_a_rollback_outlives_a_slow_database(
     job_id = submit_script(bench.db, fault="roll_back", at=4, step_seconds=0.01)
     bench.run()
     assert bench.job(job_id).state is JobState.SUCCEEDED
-    known = [view.step for view in service.checkpoints(bench.db, LOCAL, job_id)]
+    known = [view.step for view in service.checkpoints(bench.db, LOCAL, job_id).items]
     assert known == [4, 6]
     assert {int(path.name.split("-")[1]) for path in bench.run_dir(job_id).saved_checkpoints()} == {4, 6}
 
@@ -386,7 +386,7 @@ def test_an_evaluation_before_training_is_step_0(bench: Bench) -> None:
     bench.run()
     found = service.metrics(bench.db, LOCAL, job_id, keys=["eval/reward_mean"])
     assert (found.steps[:2], found.series["eval/reward_mean"][:2]) == ([0, 1], [0.25, None])
-    assert [row.score for row in service.samples(bench.db, LOCAL, job_id, evaluation=True)] == [0.25]
+    assert [row.score for row in service.samples(bench.db, LOCAL, job_id, evaluation=True).items] == [0.25]
     assert bench.job(job_id).state is JobState.SUCCEEDED
     check_invariants(bench.db, ended=True)
 
