@@ -16,7 +16,7 @@ from ppo_engine.plans import Probe
 
 async def plan(context: Context, caller: Principal, document: dict[str, Any], wait_seconds: float) -> PlanView:
     """Check a spec and estimate its run; an unsound spec is an answer, not a refusal."""
-    drafted = await in_thread(draft, context.db, caller, document, context.settings.model_roots)
+    drafted = await in_thread(draft, context.db, caller, document, context.settings.model_roots, context.settings.reach)
     found, why = await _probe(context, caller, drafted, wait_seconds)
     return await in_thread(complete, context.db, caller, drafted, found, why, context.settings.limits)
 

@@ -16,6 +16,7 @@ from jobs.job_view import actions, labels
 from jobs.lineage import Lineage
 from jobs.problems import check
 from jobs.quotas import NO_LIMITS, Limits
+from jobs.reach import Reach
 from jobs.service import submit
 from jobs.spec import JobName, JobSpec, invalid_spec, parse_spec
 from jobs.states import JobState
@@ -53,6 +54,7 @@ def retry(
     roots: Sequence[Path],
     request_id: str | None = None,
     limits: Limits = NO_LIMITS,
+    reach: Reach | None = None,
 ) -> tuple[JobView, bool]:
     """Submit the spec of a job that failed or was cancelled again, as a new job with its present name and labels.
 
@@ -69,7 +71,7 @@ def retry(
             raise IllegalTransition(message, state=job.state, allowed_actions=actions(job))
         spec = _renamed(job, JobSpec.model_validate(job.spec), None)
     key = request_id or f'"retry"{job_id}'  # no client can send quotes
-    return submit(db, principal, spec, roots=roots, request_id=key, limits=limits, lineage=Lineage(job_id))
+    return submit(db, principal, spec, roots=roots, request_id=key, limits=limits, lineage=Lineage(job_id), reach=reach)
 
 
 def fork(
@@ -81,6 +83,7 @@ def fork(
     roots: Sequence[Path],
     request_id: str | None = None,
     limits: Limits = NO_LIMITS,
+    reach: Reach | None = None,
 ) -> tuple[JobView, bool]:
     """Submit a job that goes on from a checkpoint of another; the flag says whether it is new.
 
@@ -96,7 +99,7 @@ def fork(
     if checkpoint is None:
         raise JobNotFound(f"the job keeps no checkpoint of step {request.from_step}")
     lineage = _lineage(old, spec, checkpoint)
-    return submit(db, principal, spec, roots=roots, request_id=request_id, limits=limits, lineage=lineage)
+    return submit(db, principal, spec, roots=roots, request_id=request_id, limits=limits, lineage=lineage, reach=reach)
 
 
 def merge_patched(target: Any, patch: Any) -> Any:

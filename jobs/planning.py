@@ -17,6 +17,7 @@ from jobs.fleet import workers
 from jobs.plain import plain
 from jobs.plan_views import PlanView
 from jobs.quotas import Limits, quota
+from jobs.reach import Reach, host_problems
 from jobs.repair import repaired
 from jobs.sources import check_sources
 from jobs.spec import JobSpec, parse_spec
@@ -42,19 +43,24 @@ class Draft:
         return self.spec is not None and not self.problems
 
 
-def draft(db: Database, principal: Principal, document: Any, roots: Sequence[Path]) -> Draft:
+def draft(
+    db: Database, principal: Principal, document: Any, roots: Sequence[Path], reach: Reach | None = None
+) -> Draft:
     """Every problem that a submit would report, those of files and datasets too although fields are wrong."""
     try:
         spec = parse_spec(document)
     except InvalidSpec as error:
-        named = _named_by_broken(db, principal, document, roots)
+        named = _named_by_broken(db, principal, document, roots, reach)
         return Draft(None, [*error.problems, *(problem for problem in named if _is_new(problem, error.problems))])
-    return Draft(spec, _named(db, principal, spec, roots))
+    return Draft(spec, _named(db, principal, spec, roots, reach))
 
 
-def _named(db: Database, principal: Principal, spec: JobSpec, roots: Sequence[Path]) -> list[Problem]:
-    """Files, datasets and webhooks that cannot be used."""
-    problems = notify_problems(db, principal, spec)
+def _named(
+    db: Database, principal: Principal, spec: JobSpec, roots: Sequence[Path], reach: Reach | None
+) -> list[Problem]:
+    """Files, datasets, hosts and webhooks that cannot be used."""
+    hosts = [] if reach is None else host_problems(spec, reach)
+    problems = [*notify_problems(db, principal, spec), *hosts]
     try:
         check_sources(spec, roots, dataset_problems(db, principal, spec))
     except InvalidSpec as error:
@@ -62,11 +68,13 @@ def _named(db: Database, principal: Principal, spec: JobSpec, roots: Sequence[Pa
     return problems
 
 
-def _named_by_broken(db: Database, principal: Principal, document: Any, roots: Sequence[Path]) -> list[Problem]:
+def _named_by_broken(
+    db: Database, principal: Principal, document: Any, roots: Sequence[Path], reach: Reach | None
+) -> list[Problem]:
     """The same for a spec with broken fields, which are given stand-ins."""
     whole, _ = plain(expand_preset(document))
     spec = None if whole is None else repaired(JobSpec, whole, high=False)
-    return [] if spec is None else _named(db, principal, spec, roots)
+    return [] if spec is None else _named(db, principal, spec, roots, reach)
 
 
 def _is_new(problem: Problem, known: Sequence[Problem]) -> bool:

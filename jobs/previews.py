@@ -11,13 +11,17 @@ from jobs.db import Database
 from jobs.errands import ask
 from jobs.errors import InvalidRequest, Problem
 from jobs.problems import check
+from jobs.reach import Reach
+from jobs.reach import reward_problems as reach_problems
 from jobs.sources import reward_problems
 from jobs.spec import param_problems
 from ppo_engine.config import CrossCheck, reward_checks
 from ppo_engine.errands import ErrandKind, PreviewRequest
 
 
-def ask_preview(db: Database, principal: Principal, document: Any, *, roots: Sequence[Path]) -> str:
+def ask_preview(
+    db: Database, principal: Principal, document: Any, *, roots: Sequence[Path], reach: Reach | None = None
+) -> str:
     """Have texts scored; returns the errand's id.
 
     Raises:
@@ -27,6 +31,7 @@ def ask_preview(db: Database, principal: Principal, document: Any, *, roots: Seq
     request, problems = check(PreviewRequest, document, _rules)
     if request is not None:
         problems += reward_problems(request.rewards, roots)
+        problems += [] if reach is None else reach_problems(request.rewards, reach)
     if request is None or problems:
         raise invalid_request(problems)
     body = request.model_dump(mode="json", exclude_none=True)

@@ -35,6 +35,7 @@ from jobs.lineage import Lineage
 from jobs.paging import id_before, token_behind
 from jobs.progress_pages import checkpoints, events_page, samples
 from jobs.quotas import NO_LIMITS, Limits, check_queued
+from jobs.reach import Reach, host_problems
 from jobs.sources import check_sources
 from jobs.spec import JobSpec, spec_hash
 from jobs.states import JobState
@@ -90,11 +91,12 @@ def submit(
     request_id: str | None = None,
     limits: Limits = NO_LIMITS,
     lineage: Lineage | None = None,
+    reach: Reach | None = None,
 ) -> tuple[JobView, bool]:
     """Accept a job; the flag says whether it was created now or by an earlier request with this `request_id`.
 
     Raises:
-        InvalidSpec: a path in the spec is not under `roots`, or a dataset is not there or not fit.
+        InvalidSpec: a path in the spec is not under `roots`, a host beyond `reach`, or a dataset not there or not fit.
         IdempotencyConflict: `request_id` came with another spec before, or for another parent.
         JobNotFound: the parent's checkpoint was given up a moment ago.
         QuotaExceeded: the owner has as many queued jobs as allowed.
@@ -104,7 +106,8 @@ def submit(
     earlier = _earlier(db, principal, spec, request_id, lineage)
     if earlier is not None:
         return earlier, False
-    check_sources(spec, roots, dataset_problems(db, principal, spec))
+    hosts = [] if reach is None else host_problems(spec, reach)
+    check_sources(spec, roots, [*dataset_problems(db, principal, spec), *hosts])
     try:
         return _create(db, principal, spec, request_id, limits, lineage), True
     except IntegrityError:

@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from jobs.quotas import Limits
+from jobs.reach import Reach
 from ppo_engine.egress import Egress, RewardHost
 from ppo_engine.rundir import RunDir
 
@@ -42,6 +43,12 @@ class DomainSettings(BaseSettings):
         "`HOST:PORT`, comma separated. `ppo up` allows this machine's loopback.",
     )
 
+    reward_hosts: Annotated[list[str], NoDecode] = Field(
+        default_factory=list,
+        description="Reward servers at addresses that are not public and that specs may name all the same: `HOST` or "
+        "`HOST:PORT`, comma separated. `ppo up` allows this machine's loopback.",
+    )
+
     max_running_jobs: int | None = Field(
         None, ge=0, description="Jobs of one owner that run at once; more wait in the queue. Default: no limit."
     )
@@ -60,12 +67,12 @@ class DomainSettings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         return [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
 
-    @field_validator("webhook_hosts", mode="before")
+    @field_validator("webhook_hosts", "reward_hosts", mode="before")
     @classmethod
     def _split_hosts(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
-    @field_validator("webhook_hosts")
+    @field_validator("webhook_hosts", "reward_hosts")
     @classmethod
     def _check_hosts(cls, hosts: list[str]) -> list[str]:
         for host in hosts:
@@ -76,6 +83,11 @@ class DomainSettings(BaseSettings):
     def webhook_egress(self) -> Egress:
         """Where webhooks may lead."""
         return Egress([RewardHost.parse(host) for host in self.webhook_hosts])
+
+    @property
+    def reach(self) -> Reach:
+        """Whom a spec may have the service call."""
+        return Reach(self.webhook_egress, Egress([RewardHost.parse(host) for host in self.reward_hosts]))
 
     @property
     def limits(self) -> Limits:

@@ -14,10 +14,10 @@ from ppo_engine.folders import check_folder
 from ppo_engine.sources import SourceError, resolve
 
 
-def check_sources(spec: JobSpec, roots: Sequence[Path], datasets: Sequence[Problem] = ()) -> None:
-    """Raise InvalidSpec with every path that cannot be used, and the problems of its `datasets`."""
+def check_sources(spec: JobSpec, roots: Sequence[Path], others: Sequence[Problem] = ()) -> None:
+    """Raise InvalidSpec with every path that cannot be used, and the problems of its `others`: datasets and hosts."""
     places = (("model", _models(spec)), ("adapter", _adapters(spec)), ("file", _files(spec)))
-    problems = [*datasets, *(problem for kind, found in places for problem in _unusable(kind, found, roots))]
+    problems = [*others, *(problem for kind, found in places for problem in _unusable(kind, found, roots))]
     if problems:
         raise invalid_spec(problems)
 

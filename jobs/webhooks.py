@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 from pydantic import BaseModel, SecretStr
@@ -24,6 +22,7 @@ from jobs.ids import sortable_id
 from jobs.outbox import post
 from jobs.paging import id_before, token_behind
 from jobs.problems import check
+from jobs.reach import webhook_problem
 from jobs.spec import JobSpec, invalid_spec
 from jobs.views import Page
 from jobs.webhook_signing import new_salt, secret_of
@@ -252,16 +251,8 @@ def _checked(model: type[M], document: dict[str, Any]) -> M:
 
 
 def _check_host(url: str, egress: Egress) -> None:
-    """Refuse at once what no lookup can make public; names are looked up, and checked, at every delivery."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        address = str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host))
-    except ValueError:
-        return
-    if egress.refused(host, parts.port or (443 if parts.scheme == "https" else 80), [address]) is not None:
-        detail = "is not a public address; the operator can allow it with PPO_WEBHOOK_HOSTS"
-        problem = Problem(pointer="/url", code="host_not_allowed", detail=detail, given=host)
+    problem = webhook_problem(url, egress)
+    if problem is not None:
         raise InvalidRequest("the webhook is not usable as described", problems=[problem])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -94,6 +95,21 @@ def is_public(address: str) -> bool:
     if parsed.version == 6 and parsed not in _UNICAST6:
         return False
     return not any(parsed in block for block in _SPECIAL if block.version == parsed.version)
+
+
+def literal_addresses(host: str) -> list[str]:
+    """The addresses that a host is without any lookup: those of an IP address in every spelling; none for a name.
+
+    `localhost` and names under it are this machine (RFC 6761), `127.1` and `0x7f000001` are what C makes of them.
+    """
+    plain = host.strip("[]").partition("%")[0].rstrip(".").lower()
+    if plain == "localhost" or plain.endswith(".localhost"):
+        return ["127.0.0.1"]
+    try:
+        found = socket.getaddrinfo(plain, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError, ValueError):
+        return []
+    return [str(item[4][0]) for item in found]
 
 
 def _plain(host: str) -> str:

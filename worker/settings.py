@@ -7,13 +7,11 @@ import socket
 import sys
 import uuid
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
-from pydantic_settings import NoDecode
+from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from jobs.settings import DomainSettings
-from ppo_engine.egress import RewardHost
 from ppo_engine.errands import ErrandKind
 from ppo_engine.rundir import RunDir
 
@@ -88,9 +86,6 @@ class WorkerSettings(DomainSettings):
     """Program that trains, as a JSON list. Default: `python -m ppo_engine`."""
     engine_threads: int | None = Field(None, ge=1)
     """CPU threads of one engine. Default: the machine's cores divided by the slots."""
-    reward_hosts: Annotated[list[str], NoDecode] = Field(default_factory=list)
-    """Reward servers at addresses that are not public and that specs may name all the same: `HOST` or `HOST:PORT`,
-    comma separated. `ppo up` allows this machine's loopback."""
     reward_token_file: Path | None = None
     """File with a bearer token for the hosts in reward_hosts; no other host ever gets it."""
     errands: bool = True
@@ -117,18 +112,6 @@ class WorkerSettings(DomainSettings):
     """A webhook of which nothing could be delivered for this long is disabled."""
     webhook_keep_days: Seconds = 30
     """Messages and their delivery log are removed when they are older."""
-
-    @field_validator("reward_hosts", mode="before")
-    @classmethod
-    def _split_reward_hosts(cls, value: Any) -> Any:
-        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-    @field_validator("reward_hosts")
-    @classmethod
-    def _check_reward_hosts(cls, hosts: list[str]) -> list[str]:
-        for host in hosts:
-            RewardHost.parse(host)
-        return hosts
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

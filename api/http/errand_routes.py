@@ -71,7 +71,8 @@ async def preview_reward(context: Ctx, caller: Caller, document: Body, query: Wa
     (quantiles, histogram, the share at either end); the share of prompts whose responses all got the same value; the
     correlation with the length; how far the second scoring differs; and findings in words.
     """
-    ask = partial(ask_preview, context.db, caller, document, roots=context.settings.model_roots)
+    settings = context.settings
+    ask = partial(ask_preview, context.db, caller, document, roots=settings.model_roots, reach=settings.reach)
     return _shown(await asked(context, caller, ask, query.timeout))
 
 

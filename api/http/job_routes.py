@@ -69,9 +69,10 @@ def submit(
     """
     request_id = from_header(idempotency_key)
     spec = parse_spec(document)
-    roots = context.settings.model_roots
-    limits = context.settings.limits
-    job, created = service.submit(context.db, caller, spec, roots=roots, request_id=request_id, limits=limits)
+    settings = context.settings
+    where: dict[str, Any] = {"roots": settings.model_roots, "reach": settings.reach}
+    limits = settings.limits
+    job, created = service.submit(context.db, caller, spec, request_id=request_id, limits=limits, **where)
     headers = {"Location": f"/v1/jobs/{job.id}", "ETag": _quoted(job.etag)}
     if not created:
         headers["Idempotency-Replayed"] = "true"

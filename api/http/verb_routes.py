@@ -107,6 +107,7 @@ def retry(context: Ctx, caller: Caller, job_id: JobId, idempotency_key: Key = No
     settings = context.settings
     how: dict[str, Any] = {
         "roots": settings.model_roots,
+        "reach": settings.reach,
         "limits": settings.limits,
         "request_id": from_header(idempotency_key),
     }
@@ -141,6 +142,7 @@ def fork(
     request = forking.parse_fork(document)
     how: dict[str, Any] = {
         "roots": settings.model_roots,
+        "reach": settings.reach,
         "limits": settings.limits,
         "request_id": from_header(idempotency_key),
     }

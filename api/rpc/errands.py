@@ -30,8 +30,9 @@ class ErrandRpcs(JobServiceServicer):
 
     async def PreviewReward(self, request: pb.PreviewRewardRequest, context: Any) -> pb.PreviewRewardResponse:
         """Score texts with the rewards of a spec."""
-        body, roots = convert.document(request.request), self._context.settings.model_roots
-        ask = partial(ask_preview, self._context.db, CALLER.get(), body, roots=roots)
+        body, settings = convert.document(request.request), self._context.settings
+        where: dict[str, Any] = {"roots": settings.model_roots, "reach": settings.reach}
+        ask = partial(ask_preview, self._context.db, CALLER.get(), body, **where)
         view = await asked(self._context, CALLER.get(), ask, _wait_seconds(request))
         return pb.PreviewRewardResponse(errand=errand(view))
 

@@ -34,12 +34,14 @@ class Servicer(ErrandRpcs, ProgressRpcs, VerbRpcs, DownloadRpcs):
     async def CreateJob(self, request: pb.CreateJobRequest, context: Any) -> pb.CreateJobResponse:
         """Submit a job."""
         document = convert.spec_document(request.spec)
-        roots, limits = self._context.settings.model_roots, self._context.settings.limits
+        settings = self._context.settings
+        where: dict[str, Any] = {"roots": settings.model_roots, "reach": settings.reach}
         request_id = checked(request.request_id) if request.request_id else None
 
         def submit() -> tuple[Any, bool]:
             spec = parse_spec(document)
-            return service.submit(self._db, CALLER.get(), spec, roots=roots, request_id=request_id, limits=limits)
+            limits = settings.limits
+            return service.submit(self._db, CALLER.get(), spec, request_id=request_id, limits=limits, **where)
 
         job, created = await in_thread(submit)
         return pb.CreateJobResponse(job=convert.job(job), created=created)

@@ -74,7 +74,12 @@ class VerbRpcs(JobServiceServicer):
         """What every call that makes a job needs."""
         settings = self._context.settings
         key = checked(request_id) if request_id else None
-        return {"roots": settings.model_roots, "limits": settings.limits, "request_id": key}
+        return {
+            "roots": settings.model_roots,
+            "reach": settings.reach,
+            "limits": settings.limits,
+            "request_id": key,
+        }
 
     async def WaitJob(self, request: pb.WaitJobRequest, context: Any) -> pb.WaitJobResponse:
         """Wait for a job's end."""
