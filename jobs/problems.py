@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from jobs.errors import Problem
 from jobs.mask import mask
+from jobs.misplaced import belongs_at
 from jobs.plain import MAX_PROBLEMS, Loc, plain, pointer
 from jobs.repair import model_at, repaired
 from ppo_engine.config import CrossCheck, OneOf
@@ -58,8 +59,11 @@ def check(
 
 def nearest(given: Any, allowed: Iterable[str]) -> str | None:
     """The allowed word that `given` most likely meant."""
-    close = difflib.get_close_matches(str(given)[:128], list(allowed), n=1, cutoff=0.6)
-    return close[0] if close else None
+    words, text = list(allowed), str(given)[:128]
+    close = difflib.get_close_matches(text, words, n=3, cutoff=0.6)
+    sections = [word for word in words if word.rpartition("/")[2] == text]  # a metric without its section
+    begun = [word for word in words if word in close and word.startswith(text)]
+    return next(iter(sections or begun or close), None)
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:
@@ -77,22 +81,39 @@ def _field_problem(model: type[BaseModel], error: ErrorDetails, prefix: Loc) -> 
     loc = tuple(part for part in error["loc"] if part != "[key]")
     where = pointer((*prefix, *loc))
     if error["type"] == "extra_forbidden":
-        return _unknown_field(model_at(model, loc[:-1]), str(loc[-1]), where)
+        return _unknown_field(model, loc, where)
     code, detail = _words(error)
-    allowed = _allowed(model_at(model, loc), error)
+    there = model_at(model, loc)
+    if there is not None and code == "wrong_type":
+        detail += _fields_of(there)
+    allowed = _allowed(there, error)
     given = None if error["type"] == "missing" else shown(error["input"])
     suggestion = nearest(given, allowed) if allowed and isinstance(given, str) else None
     return Problem(pointer=where, code=code, detail=detail, given=given, allowed=allowed, suggestion=suggestion)
 
 
-def _unknown_field(parent: type[BaseModel] | None, name: str, where: str) -> Problem:
+def _unknown_field(model: type[BaseModel], loc: Loc, where: str) -> Problem:
     """An unknown field. Its value is not shown: it may be a secret that lost its way."""
+    parent, name = model_at(model, loc[:-1]), str(loc[-1])
     allowed = list(parent.model_fields) if parent else []
-    suggestion = nearest(name, allowed)
-    detail = "there is no such field" + (f"; did you mean `{suggestion}`?" if suggestion else "")
+    sibling = nearest(name, allowed)
+    meant = [sibling] if sibling else []
+    meant += [path for path in belongs_at(model, name) if path.split(".")[-1] != sibling]
+    suggestion = meant[0] if meant else None
+    detail = "there is no such field"
+    if meant:
+        detail += "; did you mean " + " or ".join(f"`{field}`" for field in meant) + "?"
     return Problem(
         pointer=where, code="unknown_field", detail=detail, given=shown(name), allowed=allowed, suggestion=suggestion
     )
+
+
+def _fields_of(model: type[BaseModel]) -> str:
+    """What an object has to have, for one who wrote something else in its place."""
+    if issubclass(model, OneOf) and model.alternatives:
+        return " with exactly one of " + ", ".join(f"`{name}`" for name in model.alternatives)
+    needed = [f"`{name}`" for name, field in model.model_fields.items() if field.is_required()]
+    return f" with at least {', '.join(needed)}" if needed else ""
 
 
 def _allowed(model: type[BaseModel] | None, error: ErrorDetails) -> list[Any] | None:
@@ -106,6 +127,8 @@ def _allowed(model: type[BaseModel] | None, error: ErrorDetails) -> list[Any] | 
 def _words(error: ErrorDetails) -> tuple[str, str]:
     """Code and sentence for one of pydantic's error types."""
     kind, ctx = error["type"], error.get("ctx", {})
+    if ctx.get("min_length") == 1 and kind in ("string_too_short", "too_short"):
+        return "too_short", "must not be empty"
     if kind in _SENTENCES:
         code, sentence = _SENTENCES[kind]
         return code, sentence.format_map(ctx)

@@ -91,18 +91,18 @@ def _step(annotation: Any, part: str | int) -> Any:
     """What is under one name or index of a value of this type; None if that cannot be told."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         field = annotation.model_fields.get(str(part))
-        return _bare(field.annotation) if field is not None else None
+        return bare(field.annotation) if field is not None else None
     if typing.get_origin(annotation) in (list, dict, tuple):
-        return _bare(typing.get_args(annotation)[-1])
+        return bare(typing.get_args(annotation)[-1])
     return None
 
 
-def _bare(annotation: Any) -> Any:
+def bare(annotation: Any) -> Any:
     """The type without `Annotated` and `| None`."""
     if typing.get_origin(annotation) is typing.Annotated:
-        return _bare(typing.get_args(annotation)[0])
+        return bare(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        return _bare(next(arg for arg in typing.get_args(annotation) if arg is not type(None)))
+        return bare(next(arg for arg in typing.get_args(annotation) if arg is not type(None)))
     return annotation
 
 
@@ -110,12 +110,12 @@ def _bare(annotation: Any) -> Any:
 
 
 def _is_number(annotation: Any) -> bool:
-    return _bare(annotation) in (int, float)
+    return bare(annotation) in (int, float)
 
 
 def _stand_in(annotation: Any, metadata: typing.Iterable[Any], high: bool) -> Any:
     """The least value that a field of this type accepts, numbers apart."""
-    kind = _bare(annotation)
+    kind = bare(annotation)
     if kind in (int, float):
         return _end(kind, metadata, high)
     if typing.get_origin(kind) is list:

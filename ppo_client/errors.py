@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from jobs.errors import Problem
+
+_MOST_LISTED = 24
+"""A spec has no section with more fields."""
 
 
 class ClientError(Exception):
@@ -135,13 +138,19 @@ def describe(document: ProblemDocument) -> str:
 
 def _problem_line(problem: Problem) -> str:
     line = f"  {problem.pointer or '/'}: {problem.detail}"
-    if problem.given is not None:
+    if problem.given not in (None, ""):
         line += f" (given: {_short(problem.given)})"
     if problem.suggestion and problem.suggestion not in problem.detail:
         line += f"\n      try: {problem.suggestion}"
     elif problem.allowed and not problem.suggestion:
-        line += f"\n      allowed: {', '.join(_short(value) for value in problem.allowed)}"
+        line += f"\n      allowed: {_listed(problem.allowed)}"
     return line
+
+
+def _listed(allowed: Sequence[Any]) -> str:
+    more = len(allowed) - _MOST_LISTED
+    shown = ", ".join(_short(value) for value in allowed[:_MOST_LISTED])
+    return shown + (f" and {more} more (GET /v1/capabilities)" if more > 0 else "")
 
 
 def _short(value: Any) -> str:

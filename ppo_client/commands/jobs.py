@@ -97,7 +97,7 @@ def read_spec(source: str) -> dict[str, Any]:
     """
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
-        spec = json.loads(text)
+        spec = json.loads(text, parse_constant=_no_number)
     except OSError as error:
         raise UnusableSpec(f"cannot read {source}: {error.strerror}") from error
     except ValueError as error:
@@ -105,6 +105,10 @@ def read_spec(source: str) -> dict[str, Any]:
     if not isinstance(spec, dict):
         raise UnusableSpec(f"{source} must hold a JSON object, not a {type(spec).__name__}")
     return spec
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no number that JSON knows")
 
 
 def label_pair(text: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from ppo_engine.config.base import Config
 from ppo_engine.config.rewards import RULES, RULES_WITH_ANSWERS, RewardComponent
 from ppo_engine.config.run import GuardAction
 from ppo_engine.config.train import TrainConfig
-from ppo_engine.stats import Better, scalar_metric
+from ppo_engine.stats import SCALARS, Better, scalar_metric
 
 
 class CrossCheck(Config):
@@ -182,7 +182,7 @@ def _guards(config: TrainConfig) -> Iterator[CrossCheck]:
 def _metric(config: TrainConfig, loc: tuple[str | int, ...], key: str, *, directed: bool) -> Iterator[CrossCheck]:
     metric = scalar_metric(key)
     if metric is None:
-        yield CrossCheck(loc=loc, code="unknown_metric", detail=f"no scalar metric `{key}`")
+        yield CrossCheck(loc=loc, code="unknown_metric", detail=f"no scalar metric `{key}`", allowed=tuple(SCALARS))
     elif key.startswith("eval/") and config.evaluation is None:
         yield CrossCheck(loc=loc, code="metric_without_evaluation", detail=f"`{key}` needs an `evaluation`")
     elif not directed and metric.better is Better.NEITHER:

@@ -295,3 +295,45 @@ def test_the_schema_describes_what_is_accepted() -> None:
     rule = schema["$defs"]["RuleReward"]
     assert "sentiment" in rule["properties"]["name"]["enum"]
     assert {branch["if"]["properties"]["name"]["const"] for branch in rule["allOf"]} >= {"length", "regex"}
+
+
+# --- where a misplaced field belongs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "suggestion"),
+    [
+        ({"learning_rate": 1e-5}, "/learning_rate", "optimizer.learning_rate"),
+        ({"batch_size": 8}, "/batch_size", "ppo.batch_size"),
+        ({"mini_batch_size": 8}, "/mini_batch_size", "ppo.minibatch_size"),  # TRL's name
+        ({"kl_coef": 0.1}, "/kl_coef", "kl.init_kl_coef"),
+        ({"generation": {"max_tokens": 8}}, "/generation/max_tokens", "max_new_tokens"),  # near beats far
+        ({"guards": [{"metric": "kl", "above": 9.0, "action": "pause"}]}, "/guards/0/metric", "objective/kl"),
+        ({"early_stop": {"metric": "eval/reward"}, "evaluation": {"prompts": {"inline": ["a"]}, "every_steps": 1}},
+         "/early_stop/metric", "eval/reward_mean"),
+    ],
+)  # fmt: skip
+def test_a_misplaced_or_foreign_name_is_told_where_it_belongs(
+    change: dict[str, Any], pointer: str, suggestion: str
+) -> None:
+    problem = problems(spec_document(**change))[pointer]
+    assert problem.suggestion == suggestion
+    assert f"`{suggestion}`" in problem.detail
+
+
+@pytest.mark.parametrize("name", ["path", "dtype", "password", "x" * 100_000])
+def test_a_name_that_could_mean_anything_gets_no_guess(name: str) -> None:
+    problem = next(iter(problems(spec_document(**{name: 1})).values()))
+    assert (problem.code, problem.suggestion) == ("unknown_field", None)
+
+
+def test_something_else_in_the_place_of_an_object_is_told_what_the_object_needs() -> None:
+    found = problems(spec_document(model={"policy": "gpt2"}, prompts=["a"]))
+    assert found["/model/policy"].detail == "must be an object with exactly one of `path`, `hub`"
+    assert found["/prompts"].detail == "must be an object with exactly one of `inline`, `file`, `dataset`"
+    assert problems(spec_document(model="gpt2"))["/model"].detail == "must be an object with at least `policy`"
+
+
+def test_an_empty_text_or_list_is_called_empty() -> None:
+    found = problems(spec_document(name="", rewards=[]))
+    assert {found[place].detail for place in ("/name", "/rewards")} == {"must not be empty"}
