@@ -7,8 +7,7 @@ import sqlalchemy as sa
 from jobs.auth import Principal
 from jobs.db import Database
 from jobs.errands import ask
-from jobs.errors import JobNotFound
-from jobs.history import owned
+from jobs.history import no_checkpoint, owned
 from jobs.spec import JobSpec
 from jobs.tables import Errand, JobCheckpoint
 from ppo_engine.errands import ErrandKind, ExportWork
@@ -28,7 +27,7 @@ def ask_export(db: Database, principal: Principal, job_id: str, step: int) -> st
         job = owned(session, principal, job_id)
         row = session.get(JobCheckpoint, (job_id, step))
         if row is None:
-            raise JobNotFound(f"the job keeps no checkpoint of step {step}")
+            raise no_checkpoint(session, job_id, f"of step {step}")
         spec, folder = JobSpec.model_validate(job.spec), row.path
         under_way = {(one.request["job_id"], one.request["folder"]): one.id for one in session.scalars(open_ones)}
     if (job_id, folder) in under_way:

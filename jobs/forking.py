@@ -11,7 +11,7 @@ from pydantic import Field
 from jobs.auth import Principal
 from jobs.db import Database
 from jobs.errors import IllegalTransition, InvalidArgument, JobNotFound, Problem
-from jobs.history import owned
+from jobs.history import no_checkpoint, owned
 from jobs.job_view import actions, labels
 from jobs.lineage import Lineage
 from jobs.problems import check
@@ -96,8 +96,8 @@ def fork(
         old = JobSpec.model_validate(job.spec)
         spec = _renamed(job, parse_spec(merge_patched(old.document(), request.overrides)), request)
         checkpoint = session.get(JobCheckpoint, (job_id, _step(job, request.from_step)))
-    if checkpoint is None:
-        raise JobNotFound(f"the job keeps no checkpoint of step {request.from_step}")
+        if checkpoint is None:
+            raise no_checkpoint(session, job_id, f"of step {request.from_step}")
     lineage = _lineage(old, spec, checkpoint)
     return submit(db, principal, spec, roots=roots, request_id=request_id, limits=limits, lineage=lineage, reach=reach)
 

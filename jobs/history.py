@@ -21,6 +21,7 @@ from jobs.views import CheckpointView, JobEventView, LogsView, MetricsView
 from ppo_engine.rundir import RunDir
 from ppo_engine.stats import SCALARS, scalar_metric
 
+_STEPS_NAMED = 10
 _LOG_BYTES_PER_LINE = 512
 _MAX_LOG_BYTES = 8 * 1024 * 1024
 
@@ -106,7 +107,8 @@ def _check_keys(keys: Sequence[str]) -> None:
         for close in [nearest(key[:128], SCALARS)]
     ]
     if problems:
-        raise InvalidArgument(f"there is no metric `{problems[0].given}`", problems=problems)
+        meant = f"; did you mean `{problems[0].suggestion}`?" if problems[0].suggestion else ""
+        raise InvalidArgument(f"there is no metric `{problems[0].given}`{meant}", problems=problems)
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------
@@ -147,8 +149,16 @@ def checkpoint_dir(db: Database, principal: Principal, job_id: str, step: int, r
 def _kept(session: Session, job_id: str, step: int) -> JobCheckpoint:
     row = session.get(JobCheckpoint, (job_id, step)) if 0 <= step < 2**63 else None
     if row is None:
-        raise JobNotFound(f"the job keeps no checkpoint of step {step}")
+        raise no_checkpoint(session, job_id, f"of step {step}")
     return row
+
+
+def no_checkpoint(session: Session, job_id: str, wanted: str) -> JobNotFound:
+    """The refusal of a checkpoint that is not there; it names the newest steps that have one."""
+    steps = sa.select(JobCheckpoint.step).where(JobCheckpoint.job_id == job_id).order_by(JobCheckpoint.step.desc())
+    kept = sorted(session.scalars(steps.limit(_STEPS_NAMED)))
+    have = f"it keeps {', '.join(map(str, kept))}" if kept else "it keeps none"
+    return JobNotFound(f"the job keeps no checkpoint {wanted}; {have}")
 
 
 # --- logs ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -82,7 +82,7 @@ def _field_problem(model: type[BaseModel], error: ErrorDetails, prefix: Loc) -> 
     where = pointer((*prefix, *loc))
     if error["type"] == "extra_forbidden":
         return _unknown_field(model, loc, where)
-    code, detail = _words(error)
+    code, detail = sentence(error)
     there = model_at(model, loc)
     if there is not None and code == "wrong_type":
         detail += _fields_of(there)
@@ -118,13 +118,18 @@ def _fields_of(model: type[BaseModel]) -> str:
 
 def _allowed(model: type[BaseModel] | None, error: ErrorDetails) -> list[Any] | None:
     if error["type"] == "enum":
-        return [word.strip().strip("'") for word in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+        return choices(error)
     if error["type"] == "value_error" and model is not None and issubclass(model, OneOf):
         return list(model.alternatives)
     return None
 
 
-def _words(error: ErrorDetails) -> tuple[str, str]:
+def choices(error: Mapping[str, Any]) -> list[Any]:
+    """The words that an enumeration takes, of pydantic's error about another one."""
+    return [word.strip().strip("'") for word in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
+
+
+def sentence(error: Mapping[str, Any]) -> tuple[str, str]:
     """Code and sentence for one of pydantic's error types."""
     kind, ctx = error["type"], error.get("ctx", {})
     if ctx.get("min_length") == 1 and kind in ("string_too_short", "too_short"):

@@ -30,7 +30,7 @@ from jobs.errors import (
 )
 from jobs.mask import mask_all
 from jobs.plain import pointer
-from jobs.problems import nearest, shown
+from jobs.problems import choices, nearest, sentence, shown
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -118,11 +118,23 @@ async def _on_http_exception(request: Request, error: HTTPException) -> JSONResp
     """Starlette's own refusals: no such route, wrong method."""
     path = request.url.path
     if error.status_code == HTTPStatus.NOT_FOUND:
-        return problem_response(request, door.RouteNotFound(f"there is nothing at {path}"))
+        return problem_response(request, door.RouteNotFound(f"there is nothing at {path}; /docs lists what there is"))
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         refused = door.MethodNotAllowed(f"{path} has no method {request.method}")
-        return problem_response(request, refused, error.headers)
+        return problem_response(request, refused, _allow(request, error))
     return problem_response(request, door.RequestRefused(str(error.detail)), error.headers)
+
+
+def _allow(request: Request, error: HTTPException) -> dict[str, str]:
+    """Every method of the path; the router names those of its first route alone."""
+    methods = _described(request)
+    return {"Allow": ", ".join(sorted(method.upper() for method in methods))} if methods else dict(error.headers or {})
+
+
+def _described(request: Request) -> dict[str, Any]:
+    """What the OpenAPI document says about the matched path, by method."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    return paths.get(getattr(request.scope.get("route"), "path", ""), {})
 
 
 async def _on_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -137,22 +149,22 @@ async def _on_invalid_request(request: Request, error: RequestValidationError) -
 
 def _parameter_names(request: Request) -> list[str]:
     """Names of the query parameters that the matched route takes."""
-    operation = request.app.openapi()["paths"].get(request.scope["route"].path, {}).get(request.method.lower(), {})
+    operation = _described(request).get(request.method.lower(), {})
     return [parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "query"]
 
 
 def _problem(error: Mapping[str, Any], names: list[str]) -> Problem:
     # Without the first part, which says only that it is a query parameter, a header or part of the path.
     loc = error["loc"][1:]
-    unknown = error["type"] == "extra_forbidden"
-    near = nearest(loc[-1], names) if unknown else None
+    given = shown(error.get("input"))
+    if error["type"] == "extra_forbidden":
+        code, detail, allowed, word = "unknown_parameter", "there is no such parameter", names, loc[-1]
+    else:
+        code, detail = sentence(error)
+        allowed, word = (choices(error) if error["type"] == "enum" else []), given
+    near = nearest(word, allowed)
     return Problem(
-        pointer=pointer(loc),
-        code="unknown_parameter" if unknown else error["type"],
-        detail="there is no such parameter" if unknown else error["msg"],
-        given=shown(error.get("input")),
-        allowed=names if unknown else None,
-        suggestion=near,
+        pointer=pointer(loc), code=code, detail=detail, given=given, allowed=allowed or None, suggestion=near
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from jobs import lifecycle
 from jobs.auth import LOCAL
+from jobs.states import JobState
 from tests.support.attempts import claimed, record_steps, submitted
 from tests.support.http_api import App
 from tests.support.problem_json import pointers, problem
@@ -75,10 +76,10 @@ def test_filters_are_applied_before_the_cut(app: App):
 @pytest.mark.parametrize(
     ("query", "place", "code"),
     [
-        ("page_size=0", "/page_size", "greater_than_equal"),
-        ("page_size=-1", "/page_size", "greater_than_equal"),
-        ("page_size=many", "/page_size", "int_parsing"),
-        ("state=finished", "/state/0", "enum"),
+        ("page_size=0", "/page_size", "out_of_range"),
+        ("page_size=-1", "/page_size", "out_of_range"),
+        ("page_size=many", "/page_size", "wrong_type"),
+        ("state=finished", "/state/0", "unknown_value"),
         ("label=team", "/label", "bad_format"),
         ("label=%3Dx", "/label", "bad_format"),
         ("label=a%3D%00", "/label", "bad_format"),
@@ -94,6 +95,11 @@ def test_a_misspelt_filter_is_told_the_nearest_name(refusing: App):
     (found,) = problem(refusing.get("/v1/jobs?sate=queued"), 400, "invalid_argument")["errors"]
     assert found["suggestion"] == "state"
     assert found["allowed"] == ["state", "label", "page_size", "page_token"]
+
+
+def test_a_misspelt_value_is_told_the_nearest_one(refusing: App):
+    (found,) = problem(refusing.get("/v1/jobs?state=runing"), 400, "invalid_argument")["errors"]
+    assert (found["suggestion"], found["allowed"]) == ("running", [state.value for state in JobState])
 
 
 @pytest.mark.parametrize("token", ["x", "AAAA", "%00", "é", "a" * 5000])

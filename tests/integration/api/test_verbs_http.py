@@ -230,7 +230,8 @@ def test_a_fork_is_refused_with_every_reason(sqlite_app: App):
     path = f"/v1/jobs/{job_id}/fork"
     made = sqlite_app.post(path, json={"overrides": {"seed": 3}, "name": "again"})
     assert (made.status_code, made.json()["name"], made.json()["spec"]["seed"]) == (201, "again", 3)
-    problem(sqlite_app.post(path, json={"from_step": 1}), 404, "not_found")
+    refused = problem(sqlite_app.post(path, json={"from_step": 1}), 404, "not_found")
+    assert refused["detail"].endswith("of step 1; it keeps 2")
     for body, place in (({"from": 2}, "/from"), ({"from_step": "first"}, "/from_step"), ({"name": ""}, "/name")):
         refused = problem(sqlite_app.post(path, json=body), 400, "invalid_argument")
         assert any(found.startswith(place) for found in pointers(refused)), refused
