@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version as distribution_version
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -34,6 +36,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ppo-service {distribution_version('ppo-service')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
 app.command()(service.up)
 app.command()(doctor.doctor)
 app.command()(plan.plan)
@@ -77,5 +95,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     except FileExistsError as error:
-        err_console.print(f"[bold red]error:[/] {escape(str(error.filename))} exists already", soft_wrap=True)
+        err_console.print(
+            f"[bold red]error:[/] {escape(str(error.filename))} exists already; --to takes another folder",
+            soft_wrap=True,
+        )
         sys.exit(Exit.OBSTACLE)

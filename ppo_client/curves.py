@@ -101,6 +101,20 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
 
 
+def coarse(seconds: float) -> str:
+    """Seconds in one unit, for a list: 8s, 12m, 5h, 9d."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{max(seconds, 0):.0f}s"
+
+
+def size(count_bytes: float) -> str:
+    """Bytes as people say them."""
+    gib, mib = 2**30, 2**20
+    return f"{count_bytes / gib:,.1f} GiB" if count_bytes >= gib else f"{count_bytes / mib:,.1f} MiB"
+
+
 def why_ended(job: JobView) -> str:
     """Why a job ended or paused before its last step, in brackets; empty where nothing needs to be said."""
     told = job.stop_reason not in (None, "completed", str(job.state))

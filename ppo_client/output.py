@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.views import AttemptView, CheckpointView, HealthView, JobError, JobView, MetricsView, ParentView, SampleView
-from ppo_client.curves import CURVES, SHOWN, duration, number, run_time, sparkline
+from ppo_client.curves import CURVES, SHOWN, coarse, duration, number, run_time, size, sparkline
 from ppo_client.plots import points
 from ppo_client.progress import STATE_STYLES, state_text
 from ppo_client.terminal import visible
@@ -52,9 +52,10 @@ def jobs_table(jobs: Iterable[JobView]) -> Table:
     for job in jobs:
         reward = job.latest_metrics.get(CURVES[0].key)
         progress = f"{job.progress.step}/{job.progress.steps_total}"
-        age = duration((datetime.now(UTC) - job.create_time).total_seconds())
+        age = coarse((datetime.now(UTC) - job.create_time).total_seconds())
         state = Text(job.state, style=STATE_STYLES[job.state])
-        made.add_row(job.id, Text(one_line(job.name)), state, progress, "" if reward is None else number(reward), age)
+        name = Text(one_line(job.name), overflow="ellipsis", no_wrap=True)  # a line for each job, also in 80 columns
+        made.add_row(job.id, name, state, progress, "" if reward is None else number(reward), age)
     return made
 
 
@@ -101,13 +102,17 @@ def _step_text(step: int | None) -> Text:
     return Text("-" if step is None else f"step {step}")
 
 
+_TELL_ENOUGH = frozenset({"user", "config", "capacity"})
+"""Categories whose messages name the field; our own stack beneath them would only hide it."""
+
+
 def error_text(error: JobError) -> Text:
-    """Why a job failed, what to do, and the end of its log."""
+    """Why a job failed, what to do, and the end of its log where the cause may be found there."""
     text = Text(f"\n{error.code} ({error.category})", style="bold red")
     text.append(f": {visible(error.message)}", style="not bold")
     if error.suggestion:
         text.append(f"\n{visible(error.suggestion)}", style="not bold default")
-    if error.log_tail:
+    if error.log_tail and error.category not in _TELL_ENOUGH:
         text.append(f"\n\nend of the log:\n{visible(error.log_tail.rstrip())}", style="not bold dim")
     return text
 
@@ -140,8 +145,7 @@ def checkpoints_table(checkpoints: Sequence[CheckpointView], best_step: int | No
         score = "" if checkpoint.score is None else number(checkpoint.score)
         mark = " best" if checkpoint.step == best_step else ""
         created = checkpoint.create_time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        size = f"{checkpoint.size_bytes / 1e6:,.1f} MB"
-        made.add_row(f"{checkpoint.step}", score + mark, size, str(checkpoint.attempt), created)
+        made.add_row(f"{checkpoint.step}", score + mark, size(checkpoint.size_bytes), str(checkpoint.attempt), created)
     return made
 
 
@@ -184,5 +188,4 @@ def one_line(text: str) -> str:
 
 def checkpoint_line(checkpoint: CheckpointView, target: str) -> str:
     """Where a checkpoint was put."""
-    megabytes = checkpoint.size_bytes / 1e6
-    return f"checkpoint of step {checkpoint.step} ({megabytes:,.1f} MB, verified) is in {target}"
+    return f"checkpoint of step {checkpoint.step} ({size(checkpoint.size_bytes)}, verified) is in {target}"

@@ -10,12 +10,10 @@ from rich.text import Text
 
 from jobs.errors import Problem
 from jobs.plan_views import Eta, PlanView, Work
-from ppo_client.curves import duration, number
+from ppo_client.curves import duration, number, size
 from ppo_client.output import one_line, table
 from ppo_engine.plans import DiskFacts, MemoryFacts, ModelFacts, PromptFacts, RewardTrial
 
-_GIB = 2**30
-_MIB = 2**20
 _NAME_WIDTH = 12
 
 Row = tuple[str, Text | str]
@@ -152,11 +150,6 @@ def _peak(memory: MemoryFacts) -> Text:
     each = f" each of {memory.processes} processes" if memory.processes > 1 else ""
     total = f"peak, about {size(memory.peak_bytes)}{each} in phase {memory.phase}, of {size(memory.device_bytes)}"
     return Text(f"{total} ({memory.device}, {memory.precision})", style="bold" if memory.fits else "bold red")
-
-
-def size(count_bytes: float) -> str:
-    """Bytes as people say them."""
-    return f"{count_bytes / _GIB:,.1f} GiB" if count_bytes >= _GIB else f"{count_bytes / _MIB:,.1f} MiB"
 
 
 def count(value: float) -> str:

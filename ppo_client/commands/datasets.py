@@ -12,6 +12,7 @@ from jobs.views import ColumnView, DatasetView
 from ppo_client import output
 from ppo_client.client import PPOClient
 from ppo_client.commands.options import Json, Key, Url, console
+from ppo_client.curves import size
 
 app = typer.Typer(help="Upload prompts, and name them in specs by their id.", no_args_is_help=True)
 
@@ -56,7 +57,7 @@ def list_datasets(
         table = output.table("id", "name", "format", "rows", "size", "columns")
         for dataset in found:
             columns = ", ".join(column.name for column in dataset.columns)
-            cells = dataset.format, f"{dataset.rows:,}", f"{dataset.size_bytes / 1e6:,.1f} MB"
+            cells = dataset.format, f"{dataset.rows:,}", size(dataset.size_bytes)
             table.add_row(dataset.id, Text(output.one_line(dataset.name)), *cells, Text(output.one_line(columns)))
         console.print(table)
     else:

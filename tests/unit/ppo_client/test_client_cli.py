@@ -69,6 +69,20 @@ def test_every_command_explains_itself(ppo):
         assert ppo(command, "--help")[0] == 0
 
 
+def test_the_version_is_told_without_a_service(ppo):
+    code, out, _ = ppo("--version")
+    assert (code, out.split()[0]) == (Exit.DONE, "ppo-service")
+    assert out.split()[1][0].isdigit()
+
+
+def test_a_number_that_json_does_not_know_is_named(ppo, tmp_path):
+    spec = tmp_path / "spec.json"
+    spec.write_text('{"kl": {"init_kl_coef": NaN}}')
+    code, _, err = ppo("submit", str(spec))
+    assert code == Exit.INVALID
+    assert "NaN is no number that JSON knows" in err
+
+
 def test_submit_reads_standard_input(ppo, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"name": "x"}'))
     with serve([job_reply(job_view())]) as server:
@@ -282,7 +296,7 @@ def test_checkpoints_are_listed_with_their_scores(ppo):
     with serve([job_reply(ended(best_checkpoint_step=3)), json_reply({"items": items})]) as server:
         out = ppo("checkpoints", "job_01", "--url", server.url)[1]
     rows = [line.split()[:4] for line in out.splitlines()[1:]]
-    assert rows == [["3", "0.75", "best", "2.5"], ["4", "2.5", "MB", "1"]]
+    assert rows == [["3", "0.75", "best", "2.4"], ["4", "2.4", "MiB", "1"]]
 
 
 def test_the_best_checkpoint_is_downloaded_if_there_is_one(ppo):

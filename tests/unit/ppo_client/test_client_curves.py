@@ -8,7 +8,7 @@ import pytest
 
 from jobs.states import JobState
 from ppo_client.comparison import pair, window
-from ppo_client.curves import CURVES, duration, headline, is_good, number, run_time, sparkline, thin, trend
+from ppo_client.curves import CURVES, coarse, duration, headline, is_good, number, run_time, sparkline, thin, trend
 from ppo_client.plots import points, running_mean
 from tests.support.client_values import ended, job_view, metrics_view, sample_view
 
@@ -94,3 +94,8 @@ def test_pairs_show_the_median_response_of_each_end_and_whole_pairs_first():
     assert (gone.prompt, gone.before.score, gone.after) == ("gone", 0.1, None)
     assert (new.prompt, new.before, new.after.score) == ("new", None, 0.3)
     assert len(pair(first, last, limit=1)) == 1
+
+
+def test_an_age_has_one_unit() -> None:
+    ages = [coarse(seconds) for seconds in (-3.0, 8.4, 59.0, 3599.0, 86_399.0, 9.5 * 86_400)]
+    assert ages == ["0s", "8s", "59s", "59m", "23h", "9d"]

@@ -16,7 +16,8 @@ from jobs.plan_views import Eta, PlanView, Work
 from ppo_client import cli
 from ppo_client.client import PPOClient
 from ppo_client.commands.exits import Exit
-from ppo_client.plan_page import count, show_plan, size
+from ppo_client.curves import size
+from ppo_client.plan_page import count, show_plan
 from ppo_engine.plans import DiskFacts, MemoryFacts, MemoryParts, ModelFacts, PromptFacts, Quantiles, RewardTrial
 from tests.support.scripted_http import json_reply, serve
 

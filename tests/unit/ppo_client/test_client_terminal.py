@@ -32,7 +32,7 @@ def test_what_stays_and_what_is_shown() -> None:
 def test_no_command_lets_it_through(kind: str) -> None:
     out = io.StringIO()
     console = Console(file=out, highlight=False, width=200, color_system=None)
-    error = JobError(code="x", category="user", message=NASTY, suggestion=NASTY, log_tail=NASTY, step=1, attempt=1)
+    error = JobError(code="x", category="infra", message=NASTY, suggestion=NASTY, log_tail=NASTY, step=1, attempt=1)
     job = job_view(name=NASTY, labels={"a": NASTY})
     if kind == "table":
         console.print(jobs_table([job]))
@@ -49,3 +49,18 @@ def test_no_command_lets_it_through(kind: str) -> None:
         display.close()
     assert "pwned" in out.getvalue()
     assert steers(out.getvalue()) == []
+
+
+@pytest.mark.parametrize(
+    ("category", "shown"), [("user", False), ("config", False), ("internal", True), ("data", True)]
+)
+def test_the_end_of_the_log_is_shown_where_it_may_tell_more(category: str, shown: bool) -> None:
+    error = JobError(code="x", category=category, message="m", log_tail="Traceback", step=1, attempt=1)
+    assert ("Traceback" in error_text(error).plain) is shown
+
+
+def test_a_job_takes_one_line_in_a_narrow_terminal() -> None:
+    out = io.StringIO()
+    jobs = [job_view(id="job_" + "0" * 26, name="a-rather-long-name-of-a-job")] * 2
+    Console(file=out, width=80, color_system=None).print(jobs_table(jobs))
+    assert len(out.getvalue().splitlines()) == 3
