@@ -5,30 +5,21 @@ Nothing is held but one row and what is known of each column, so a file may be l
 
 from __future__ import annotations
 
-import csv
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from jobs import parquet_program, strict_json
 from jobs.errors import InvalidDataset, Problem
 from jobs.plain import plain, pointer
 from jobs.views import ColumnView
+from ppo_engine.datasets.rows import READERS, Row
 
-MAX_ROW_BYTES = 1 << 20
 MAX_COLUMNS = 256
 MAX_NAME_CHARACTERS = 128
 _MAX_PROBLEMS = 50
-_MAX_LINE_BYTES = MAX_ROW_BYTES + 32
-"""Of `parquet_program`: a row, and what stands around it."""
-_NOTHING = subprocess.DEVNULL
-
-csv.field_size_limit(MAX_ROW_BYTES)
 
 
 class DatasetFormat(StrEnum):
@@ -37,15 +28,6 @@ class DatasetFormat(StrEnum):
     JSONL = "jsonl"
     CSV = "csv"
     PARQUET = "parquet"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row as it was read: where it is, for people, and its values or what is wrong with it."""
-
-    place: str
-    values: Any = None
-    fault: str = ""
 
 
 @dataclass(slots=True)
@@ -66,7 +48,7 @@ def convert(source: Path, kind: DatasetFormat, target: BinaryIO, max_bytes: int)
     problems: list[Problem] = []
     columns: dict[str, _Column] = {}
     count = written = 0
-    for count, row in enumerate(_READERS[kind](source), start=1):
+    for count, row in enumerate(_rows(source, kind), start=1):
         record = _checked(row, count, problems)
         if record is None:
             if len(problems) >= _MAX_PROBLEMS:
@@ -84,6 +66,11 @@ def convert(source: Path, kind: DatasetFormat, target: BinaryIO, max_bytes: int)
     if count == 0:
         raise InvalidDataset("the dataset has no row")
     return count, [_column_view(name, column) for name, column in columns.items()]
+
+
+def _rows(source: Path, kind: DatasetFormat) -> Iterator[Row]:
+    with source.open("rb") as file:
+        yield from READERS[f".{kind}"](file)
 
 
 def _invalid(problems: list[Problem]) -> InvalidDataset:
@@ -172,103 +159,3 @@ def _column_view(name: str, column: _Column) -> ColumnView:
         first_row_not_text=column.first_row_not_text,
         first_row_not_chat=column.first_row_not_chat,
     )
-
-
-# --- readers ------------------------------------------------------------------------------------------------------
-
-
-def _json_lines(path: Path) -> Iterator[Row]:
-    with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_ROW_BYTES + 1):
-            number += 1
-            place = f"line {number}"
-            if len(line) > MAX_ROW_BYTES:
-                yield Row(place, fault=f"longer than {MAX_ROW_BYTES} bytes")
-                return
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                if text.strip():
-                    yield Row(place, strict_json.loads(text))
-            except RecursionError:
-                yield Row(place, fault="nested too deeply")
-            except UnicodeDecodeError:
-                yield Row(place, fault="not UTF-8")
-            except json.JSONDecodeError as error:
-                yield Row(place, fault=f"not JSON: {error.msg} at column {error.colno}")
-            except ValueError as error:
-                yield Row(place, fault=f"not JSON: {error}")
-
-
-class _Lines:
-    """Lines of a CSV file, bounded: a quote that is never closed would swallow the rest of the file."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open(encoding="utf-8-sig", newline="")
-        self._left = MAX_ROW_BYTES
-
-    def __iter__(self) -> Iterator[str]:
-        with self._file:
-            while line := self._file.readline(self._left + 1):
-                self._left -= len(line)
-                if self._left < 0:
-                    raise csv.Error(f"longer than {MAX_ROW_BYTES} characters: is a quote not closed?")
-                yield line
-
-    def begin_row(self) -> None:
-        """What comes now belongs to another row."""
-        self._left = MAX_ROW_BYTES
-
-
-def _csv(path: Path) -> Iterator[Row]:
-    """The rows below the header. All values are text; an empty cell is empty text."""
-    lines = _Lines(path)
-    reader = csv.reader(lines, strict=True)
-    header: list[str] | None = None
-    while True:
-        lines.begin_row()
-        place = f"line {reader.line_num + 1}"
-        try:
-            cells = next(reader, None)
-        except (csv.Error, UnicodeDecodeError) as error:
-            yield Row(place, fault="not UTF-8" if isinstance(error, UnicodeDecodeError) else f"not CSV: {error}")
-            return
-        if cells is None:
-            return
-        if header is None:
-            header = cells
-            if len(set(header)) < len(header) or not all(header):
-                yield Row(place, fault="the header must name every column, each differently")
-                return
-        elif len(cells) == len(header):
-            yield Row(place, dict(zip(header, cells, strict=True)))
-        elif cells:
-            yield Row(place, fault=f"has {len(cells)} cells where the header has {len(header)}")
-
-
-def _parquet(path: Path) -> Iterator[Row]:
-    """The rows as `parquet_program` writes them, in a process of its own that sees none of our environment."""
-    command = [sys.executable, "-I", parquet_program.__file__, str(path)]
-    number = 0
-    with subprocess.Popen(command, env={}, stdin=_NOTHING, stdout=subprocess.PIPE, stderr=_NOTHING) as process:
-        try:
-            while line := process.stdout.readline(_MAX_LINE_BYTES) if process.stdout else b"":
-                number += 1
-                yield _parquet_row(f"row {number}", line)
-            if process.wait() != 0:  # rows of a reader that was killed are not all there are
-                yield Row(f"row {number + 1}", fault="not readable as Parquet")
-        finally:
-            process.kill()  # whoever reads no further leaves it at work
-
-
-def _parquet_row(place: str, line: bytes) -> Row:
-    if not line.endswith(b"\n"):
-        return Row(place, fault=f"longer than {MAX_ROW_BYTES} bytes")
-    return Row(place, **json.loads(line))
-
-
-_READERS: dict[DatasetFormat, Callable[[Path], Iterator[Row]]] = {
-    DatasetFormat.JSONL: _json_lines,
-    DatasetFormat.CSV: _csv,
-    DatasetFormat.PARQUET: _parquet,
-}

@@ -28,7 +28,7 @@ class DomainSettings(BaseSettings):
     )
     model_roots: Annotated[list[Path], NoDecode] = Field(
         default_factory=lambda data: [data["home"] / "models"],
-        description="Folders under which a spec may name models and prompt files, separated like PATH.",
+        description="Folders under which a spec may name models and prompts (files, folders), separated like PATH.",
     )
     datasets_dir: Path = Field(
         default_factory=lambda data: data["home"] / "datasets",

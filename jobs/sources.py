@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jobs.errors import Problem
+from jobs.folder_use import folder_problems
 from jobs.plain import Loc, pointer
 from jobs.problems import shown
 from jobs.spec import JobSpec, invalid_spec
@@ -18,6 +19,7 @@ def check_sources(spec: JobSpec, roots: Sequence[Path], others: Sequence[Problem
     """Raise InvalidSpec with every path that cannot be used, and the problems of its `others`: datasets and hosts."""
     places = (("model", _models(spec)), ("adapter", _adapters(spec)), ("file", _files(spec)))
     problems = [*others, *(problem for kind, found in places for problem in _unusable(kind, found, roots))]
+    problems += folder_problems(spec, roots)
     if problems:
         raise invalid_spec(problems)
 

@@ -10,8 +10,8 @@ from fastapi import Request
 
 from api.errors import BodyTimeout, BodyTooLarge, MalformedBody, UnsupportedMediaType
 from api.http.deps import Ctx
-from jobs import strict_json
 from jobs.errors import Problem
+from ppo_engine import strict_json
 
 _JSON = "application/json"
 _PATCH = "application/merge-patch+json"

@@ -22,7 +22,7 @@ from ppo_engine.config.algorithm import (
 )
 from ppo_engine.config.base import Config, Name, OneOf
 from ppo_engine.config.checks import CrossCheck, cross_checks, reward_checks
-from ppo_engine.config.data import ChatConfig, PromptDataset, PromptFile, PromptsConfig, PTXConfig
+from ppo_engine.config.data import ChatConfig, PromptDataset, PromptFile, PromptFolder, PromptsConfig, PTXConfig
 from ppo_engine.config.models import (
     LoRAConfig,
     ModelConfig,
@@ -112,6 +112,7 @@ __all__ = [
     "Preset",
     "PromptDataset",
     "PromptFile",
+    "PromptFolder",
     "PromptsConfig",
     "ReasoningGymRule",
     "Recipe",

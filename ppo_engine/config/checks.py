@@ -155,8 +155,10 @@ def _answers(config: TrainConfig, component: RewardComponent, loc: tuple[str | i
     if config.evaluation is not None:
         sets["evaluation.prompts"] = config.evaluation.prompts
     for name, prompts in sets.items():
-        if prompts.dataset is None and (prompts.file is None or not prompts.file.path.endswith(".jsonl")):
-            detail = f"`{component.rule.name}` needs answers: {name} must be a `dataset` or a `file` of JSON lines"
+        has_rows = prompts.dataset is not None or prompts.folder is not None
+        if not has_rows and (prompts.file is None or not prompts.file.path.endswith(".jsonl")):
+            wanted = "a `dataset`, a `folder` or a `file` of JSON lines"
+            detail = f"`{component.rule.name}` needs answers: {name} must be {wanted}"
             yield CrossCheck(loc=loc, code="answers_needed", detail=detail)
 
 

@@ -6,26 +6,19 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ppo_engine.config import ChatConfig, PromptFile, PromptsConfig
-from ppo_engine.config.data import MAX_FILE_BYTES, MAX_PROMPT_CHARACTERS
+from ppo_engine.config import ChatConfig, PromptFile, PromptFolder, PromptsConfig
+from ppo_engine.config.data import MAX_FILE_BYTES
 from ppo_engine.data.cursor import Cursor
+from ppo_engine.datasets.faults import FolderUnusable
+from ppo_engine.datasets.folder import read_folder
+from ppo_engine.datasets.layout import data_files
+from ppo_engine.datasets.lines import Line, checked, line_of, reason
 from ppo_engine.errors import InvalidConfig, PromptsUnusable
 from ppo_engine.sources import SourceError, open_file, resolve
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One prompt as it was written: its text, and all of the JSON line it came from."""
-
-    text: str
-    """The prompt; of a conversation, its last message."""
-    messages: tuple[Mapping[str, str], ...] = ()
-    """The conversation, where the line has one."""
-    record: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +34,13 @@ class Prompt:
 
 
 def load_prompts(config: PromptsConfig, roots: Sequence[Path]) -> list[Line]:
-    """Return the prompts of a spec; a file resolves under `roots`.
+    """Return the prompts of a spec; files and folders resolve under `roots`.
 
     Raises:
         PromptsUnusable: the file is missing, too large, not UTF-8 or has no prompt, or one of its lines is wrong.
     """
+    if config.folder is not None:
+        return _in_folder(config.folder, roots, chat=config.chat is not None)
     if config.dataset is not None:
         raise PromptsUnusable(f"{config.dataset.id} is a dataset of the service; here name a `file`")
     if config.file is None:
@@ -55,6 +50,13 @@ def load_prompts(config: PromptsConfig, roots: Sequence[Path]) -> list[Line]:
     if not lines:
         raise PromptsUnusable(f"`{config.file.path}` has no prompt")
     return lines
+
+
+def _in_folder(folder: PromptFolder, roots: Sequence[Path], *, chat: bool) -> list[Line]:
+    try:
+        return list(read_folder(folder, data_files(folder, roots), chat=chat))
+    except FolderUnusable as error:
+        raise PromptsUnusable(str(error)) from error
 
 
 def _locate(file: PromptFile, roots: Sequence[Path]) -> Path:
@@ -86,7 +88,7 @@ def _lines(path: Path, file: PromptFile, *, chat: bool) -> Iterator[Line]:
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 if text.strip():
-                    yield _json_line(text, file.field, chat=chat) if path.suffix == ".jsonl" else Line(_checked(text))
+                    yield _json_line(text, file.field, chat=chat) if path.suffix == ".jsonl" else Line(checked(text))
             except ValueError as error:
                 raise PromptsUnusable(f"`{file.path}` line {number}: {_reason(error)}") from error
 
@@ -96,35 +98,7 @@ def _json_line(line: str, field: str, *, chat: bool) -> Line:
         record: Any = json.loads(line)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(record, dict):
-        raise ValueError("not a JSON object")
-    if field not in record:
-        raise ValueError(f"no field `{field}`")
-    value = record[field]
-    if isinstance(value, list) and chat:
-        messages = tuple(_message(field, index, item) for index, item in enumerate(value))
-        if not messages or messages[-1]["role"] == "assistant":
-            raise ValueError(f"field `{field}` does not end with a message for the model to answer")
-        return Line(messages[-1]["content"], messages, record)
-    if not isinstance(value, str):
-        wanted = "neither a string nor a list of messages" if chat else "not a string"
-        raise ValueError(f"field `{field}` is {wanted}")
-    if not value.strip():
-        raise ValueError(f"field `{field}` is empty")
-    return Line(_checked(value), record=record)
-
-
-def _message(field: str, index: int, item: Any) -> Mapping[str, str]:
-    if not (isinstance(item, dict) and isinstance(item.get("role"), str) and isinstance(item.get("content"), str)):
-        raise ValueError(f"message {index} of `{field}` has no `role` and `content`")
-    return {"role": item["role"], "content": _checked(item["content"])}
-
-
-def _checked(text: str) -> str:
-    if len(text) > MAX_PROMPT_CHARACTERS:
-        raise ValueError(f"longer than {MAX_PROMPT_CHARACTERS} characters")
-    text.encode()  # JSON can spell half of a surrogate pair, which no tokenizer takes
-    return text
+    return line_of(record, field, chat=chat)
 
 
 def _reason(error: ValueError) -> str:
@@ -132,9 +106,7 @@ def _reason(error: ValueError) -> str:
         return f"not JSON: {error.msg} at column {error.colno}"
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8"
-    if isinstance(error, UnicodeEncodeError):
-        return "half of a surrogate pair"
-    return str(error)
+    return reason(error)
 
 
 class PromptSource:
@@ -237,5 +209,5 @@ def _through_template(lines: Sequence[Line], tokenizer: Any, chat: ChatConfig) -
 def _fingerprint(prompts: Sequence[Prompt], *, shuffle: bool, seed: int) -> str:
     digest = hashlib.sha256(json.dumps([shuffle, seed]).encode())
     for prompt in prompts:
-        digest.update(json.dumps([prompt.index, prompt.text, prompt.ids]).encode())
+        digest.update(json.dumps([prompt.index, prompt.text, prompt.ids, prompt.record]).encode())
     return digest.hexdigest()

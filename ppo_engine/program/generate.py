@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from ppo_engine import runtime
 from ppo_engine.build import positions
 from ppo_engine.config import GenerationConfig, ModelConfig
-from ppo_engine.data.prompts import Line, Prompt, PromptSource
+from ppo_engine.data.prompts import Prompt, PromptSource
+from ppo_engine.datasets.lines import Line
 from ppo_engine.egress import Egress
 from ppo_engine.errands import GeneratedBy, GeneratedResponse, Generation, GenerationWork, Weights
 from ppo_engine.errors import CheckpointGone, InvalidConfig, PromptsUnusable

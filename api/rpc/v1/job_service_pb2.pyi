@@ -4022,11 +4022,12 @@ class PromptsConfig(_message.Message):
     SHUFFLE_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
     DATASET_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     shuffle: _builtins.bool
     @_builtins.property
     def inline(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Exactly one of `inline`, `file` and `dataset`; a list cannot be part of a oneof."""
+        """Exactly one of `inline`, `file`, `dataset` and `folder`; a list cannot be part of a oneof."""
 
     @_builtins.property
     def file(self) -> Global___PromptFile: ...
@@ -4034,6 +4035,8 @@ class PromptsConfig(_message.Message):
     def chat(self) -> Global___ChatConfig: ...
     @_builtins.property
     def dataset(self) -> Global___PromptDataset: ...
+    @_builtins.property
+    def folder(self) -> Global___PromptFolder: ...
     def __init__(
         self,
         *,
@@ -4043,10 +4046,11 @@ class PromptsConfig(_message.Message):
         shuffle: _builtins.bool | None = ...,
         chat: Global___ChatConfig | None = ...,
         dataset: Global___PromptDataset | None = ...,
+        folder: Global___PromptFolder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "dataset", b"dataset", "file", b"file", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "dataset", b"dataset", "file", b"file", "folder", b"folder", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "dataset", b"dataset", "file", b"file", "inline", b"inline", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens", "_shuffle", b"_shuffle", "chat", b"chat", "dataset", b"dataset", "file", b"file", "folder", b"folder", "inline", b"inline", "max_tokens", b"max_tokens", "shuffle", b"shuffle"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
@@ -4170,6 +4174,63 @@ class PromptDataset(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__id) -> _WhichOneofReturnType__id | None: ...
 
 Global___PromptDataset: _TypeAlias = PromptDataset  # noqa: Y015
+
+@_typing.final
+class PromptFolder(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    SPLIT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    MAX_ROWS_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    config: _builtins.str
+    split: _builtins.str
+    revision: _builtins.str
+    field: _builtins.str
+    max_rows: _builtins.int
+    def __init__(
+        self,
+        *,
+        path: _builtins.str | None = ...,
+        config: _builtins.str | None = ...,
+        split: _builtins.str | None = ...,
+        revision: _builtins.str | None = ...,
+        field: _builtins.str | None = ...,
+        max_rows: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_config", b"_config", "_field", b"_field", "_max_rows", b"_max_rows", "_path", b"_path", "_revision", b"_revision", "_split", b"_split", "config", b"config", "field", b"field", "max_rows", b"max_rows", "path", b"path", "revision", b"revision", "split", b"split"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_config", b"_config", "_field", b"_field", "_max_rows", b"_max_rows", "_path", b"_path", "_revision", b"_revision", "_split", b"_split", "config", b"config", "field", b"field", "max_rows", b"max_rows", "path", b"path", "revision", b"revision", "split", b"split"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__config: _TypeAlias = _typing.Literal["config"]  # noqa: Y015
+    _WhichOneofArgType__config: _TypeAlias = _typing.Literal["_config", b"_config"]  # noqa: Y015
+    _WhichOneofReturnType__field: _TypeAlias = _typing.Literal["field"]  # noqa: Y015
+    _WhichOneofArgType__field: _TypeAlias = _typing.Literal["_field", b"_field"]  # noqa: Y015
+    _WhichOneofReturnType__max_rows: _TypeAlias = _typing.Literal["max_rows"]  # noqa: Y015
+    _WhichOneofArgType__max_rows: _TypeAlias = _typing.Literal["_max_rows", b"_max_rows"]  # noqa: Y015
+    _WhichOneofReturnType__path: _TypeAlias = _typing.Literal["path"]  # noqa: Y015
+    _WhichOneofArgType__path: _TypeAlias = _typing.Literal["_path", b"_path"]  # noqa: Y015
+    _WhichOneofReturnType__revision: _TypeAlias = _typing.Literal["revision"]  # noqa: Y015
+    _WhichOneofArgType__revision: _TypeAlias = _typing.Literal["_revision", b"_revision"]  # noqa: Y015
+    _WhichOneofReturnType__split: _TypeAlias = _typing.Literal["split"]  # noqa: Y015
+    _WhichOneofArgType__split: _TypeAlias = _typing.Literal["_split", b"_split"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__config) -> _WhichOneofReturnType__config | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__field) -> _WhichOneofReturnType__field | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_rows) -> _WhichOneofReturnType__max_rows | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__path) -> _WhichOneofReturnType__path | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__revision) -> _WhichOneofReturnType__revision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__split) -> _WhichOneofReturnType__split | None: ...
+
+Global___PromptFolder: _TypeAlias = PromptFolder  # noqa: Y015
 
 @_typing.final
 class RewardComponent(_message.Message):

@@ -14,7 +14,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from ppo_engine.config import ModelReward, OnError, PromptsConfig, RewardComponent
-from ppo_engine.data.prompts import Line, load_prompts, token_ids
+from ppo_engine.data.prompts import load_prompts, token_ids
+from ppo_engine.datasets.lines import Line
 from ppo_engine.egress import Egress
 from ppo_engine.errors import EngineError, PromptsUnusable, RewardFailed
 from ppo_engine.plans import PromptFacts, Quantiles, RewardTrial

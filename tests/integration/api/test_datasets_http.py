@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from jobs import lifecycle, parquet_program
+from jobs import lifecycle
 from jobs.auth import LOCAL, Principal, create_key
 from jobs.service import cancel, submit
 from ppo_engine.data.prompts import load_prompts
+from ppo_engine.datasets import parquet_program
 from tests.support.attempts import claimed, submitted
 from tests.support.http_api import PEPPER, App, app_on, settings
 from tests.support.problem_json import pointers, problem

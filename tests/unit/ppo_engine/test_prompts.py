@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ppo_engine.config import PromptsConfig
 from ppo_engine.data import prompts as prompts_module
-from ppo_engine.data.prompts import Line, PromptSource, load_prompts
+from ppo_engine.data.prompts import PromptSource, load_prompts
+from ppo_engine.datasets.lines import Line
 from ppo_engine.errors import CheckpointCorrupt, InvalidConfig, PromptsUnusable
 from tests.support.tiny_models import byte_tokenizer
 

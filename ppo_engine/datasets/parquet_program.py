@@ -1,7 +1,8 @@
-"""Turns a Parquet file into JSON lines on standard output: a program, with little memory, that imports nothing of ours.
+"""Turns Parquet on standard input into JSON lines on standard output: a program, with little memory, that imports
+nothing of ours.
 
 A file of 13 kB can hold 400 MB of one letter, and a text that all its rows share once for all of them. Its reader may
-fail or be killed; the front door, which waits for its lines, must not. Lines: `{"values": {…}}` for a row, or
+fail or be killed; whoever waits for its lines must not. Lines: `{"values": {…}}` for a row, or
 `{"fault": "…"}` as the last.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 ROWS_AT_ONCE = 64
 """Rows that are in memory at the same time."""
@@ -23,14 +24,18 @@ MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 300
 
 
-def main(path: str) -> None:
-    """Write the rows of the file at `path`."""
-    from pyarrow import ArrowException, set_memory_pool, system_memory_pool  # noqa: PLC0415 - not for who imports names
+def main() -> None:
+    """Write the rows of the file that is the standard input."""
+    try:  # not above: the name of this program is imported where nobody has pyarrow
+        from pyarrow import ArrowException, set_memory_pool, system_memory_pool  # noqa: PLC0415
+    except ModuleNotFoundError:
+        _write({"fault": "Parquet is read by pyarrow, which is not installed here (the extra `parquet`)"})
+        return
 
     set_memory_pool(system_memory_pool())  # the others reserve room of their own
     _limit()
     try:
-        for row in _rows(path):
+        for row in _rows(sys.stdin.buffer):
             _write({"values": row})
     except MemoryError:  # also Arrow's
         _write({"fault": f"needs more than {MEMORY_BYTES} bytes of memory to read"})
@@ -46,10 +51,10 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
 
 
-def _rows(path: str) -> Iterator[Any]:
+def _rows(source: BinaryIO) -> Iterator[Any]:
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
-    with ParquetFile(path, memory_map=False, buffer_size=1 << 20, pre_buffer=False) as file:
+    with ParquetFile(source, memory_map=False, buffer_size=1 << 20, pre_buffer=False) as file:
         if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
             raise ValueError("two columns have the same name")
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, use_threads=False):
@@ -75,4 +80,4 @@ def _write(line: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()
