@@ -23,6 +23,7 @@ from tests.support.attempts import ERROR, claimed, record_steps, step, submitted
 from tests.support.invariants import violations
 from tests.support.sabotage import deferred_transactions, without_fence, without_state_guard
 from tests.support.servers import wait_until
+from tests.support.stale_writes import stale_writes, watch
 from tests.support.workers import Stack, engine_pids, freeze, stack, submit_script, wait_for_state, wait_for_step
 
 SHORT_LEASE = {"lease_seconds": 2.5, "fence_seconds": 2.0}
@@ -62,11 +63,13 @@ def test_without_its_guard_a_row_breaks_an_invariant(
     sabotage: Callable[[], AbstractContextManager[None]],
     broken: set[str],
 ) -> None:
+    watch(database)
     scenario(database)
-    assert violations(database) == []
+    assert (violations(database), stale_writes(database)) == ([], 0)
     with sabotage():
         scenario(database)
     assert {found.split()[1] for found in violations(database)} >= broken
+    assert stale_writes(database) > 0
 
 
 def refused_transactions(url: str, *, threads: int = 4, rounds: int = 25) -> int:
@@ -127,8 +130,9 @@ def crashes(folder: Path, *how: str) -> tuple[int, list[str]]:
 
 @pytest.mark.slow
 def test_without_a_fence_a_thawed_worker_writes_over_its_successor(sqlite_url: str, tmp_path: Path) -> None:
-    """The twin of `test_a_frozen_worker_writes_nothing_when_it_thaws`, with real processes."""
+    """The twin of `test_frozen_workers_write_nothing_when_they_thaw`, with real processes."""
     with stack(tmp_path / "home", sqlite_url) as installed:
+        watch(installed.db)
         workers = [start_unfenced(installed, name) for name in ("a", "b")]
         job_id = submit_script(installed.db, steps=20, step_seconds=0.05)
         wait_for_step(installed.db, job_id, 5)
@@ -136,9 +140,10 @@ def test_without_a_fence_a_thawed_worker_writes_over_its_successor(sqlite_url: s
         frozen = next(worker for worker in workers if parent_of(engine) == worker.pid)
         freeze(frozen, installed)  # its engine goes on, whose lines wait in the pipe
         wait_for_state(installed.db, job_id, seconds=60)
-        assert violations(installed.db) == []
+        assert (violations(installed.db), stale_writes(installed.db)) == ([], 0)
         frozen.send_signal(signal.SIGCONT)
         wait_until(lambda: any(" I4 " in found for found in violations(installed.db)), 60, installed.logs)
+        assert stale_writes(installed.db) > 0
 
 
 def start_unfenced(installed: Stack, name: str) -> subprocess.Popen[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -62,6 +63,11 @@ class Server:
         """Stop, keeping the data: `start` goes on with it."""
         self._end(b"keep the folder")
 
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody has started it since it was stopped."""
+        return self._process is None
+
     def close(self) -> None:
         """Stop and forget everything."""
         self._end(b"")
@@ -108,6 +114,13 @@ class Postgres(Server):
         except psycopg.OperationalError:
             return False
         return True
+
+    def crash(self) -> None:
+        """End at once, without the shutdown: the next start recovers from the log of writes."""
+        os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+        assert self._process is not None
+        self._process.wait(30)
+        self.stop()
 
     def url(self, database: str) -> str:
         """The service's form of the address."""

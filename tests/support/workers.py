@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from jobs import service
 from jobs.auth import LOCAL
 from jobs.db import Database
+from jobs.spec import JobSpec
 from jobs.states import JobState
 from jobs.views import JobView
 from ppo_engine.rundir import RunDir
@@ -44,15 +45,18 @@ QUICK: dict[str, Any] = {
 }
 """Settings of a worker for tests: everything that takes time takes little."""
 
+LONG_LEASE = {"lease_seconds": 60.0, "fence_seconds": 40.0}
+"""Where no worker is lost, so that a slow machine does not look like one that loses them."""
+
 
 def quick_settings(home: Path, database_url: str, **changed: Any) -> WorkerSettings:
     """Settings of a worker inside the test process."""
     return WorkerSettings(home=home, database_url=database_url, **{**QUICK, **changed})
 
 
-def submit_script(db: Database, *, steps: int = 6, overrides: dict[str, Any] | None = None, **script: Any) -> str:
-    """Submit a job for the scripted engine; returns its id."""
-    spec = make_spec(
+def script_spec(*, steps: int = 6, overrides: dict[str, Any] | None = None, **script: Any) -> JobSpec:
+    """A job for the scripted engine."""
+    return make_spec(
         **{
             "prompts": {"inline": [json.dumps(script)]},
             "ppo__steps": steps,
@@ -60,6 +64,11 @@ def submit_script(db: Database, *, steps: int = 6, overrides: dict[str, Any] | N
             **(overrides or {}),
         }
     )
+
+
+def submit_script(db: Database, **options: Any) -> str:
+    """Submit such a job; returns its id."""
+    spec = script_spec(**options)
     job, created = service.submit(db, LOCAL, spec, roots=[])
     assert created
     return job.id
@@ -141,6 +150,11 @@ class Stack:
     def __post_init__(self) -> None:
         self.db = Database(self.database_url)
 
+    @property
+    def database(self) -> str:
+        """What people call the kind of the database."""
+        return "SQLite" if self.database_url.startswith("sqlite") else "PostgreSQL"
+
     def run_dir(self, job_id: str) -> RunDir:
         """The run directory of a job."""
         return RunDir(self.home / "runs" / job_id)
@@ -180,10 +194,17 @@ def freeze(process: subprocess.Popen[bytes], installed: Stack) -> None:
     """Stop the process where it holds no lock of the database: it would keep everybody waiting until it thaws."""
     while True:
         process.send_signal(signal.SIGSTOP)
+        # It goes on for a moment, in which it could lock what was free a moment ago.
+        wait_until(lambda: _stands_still(process.pid), 60, installed.logs)
         if not _anything_is_locked(installed):
             return
         process.send_signal(signal.SIGCONT)
         time.sleep(0.02)
+
+
+def _stands_still(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
 
 
 def _anything_is_locked(installed: Stack) -> bool:
