@@ -91,6 +91,8 @@ OPERATIONS = (
     Operation("reward.preview", SUBMIT, "POST /v1/rewards/preview", "JobService/PreviewReward"),
     Operation("job.generate", SUBMIT, "POST /v1/jobs/{job_id}/generate", "JobService/Generate"),
     Operation("errand.get", READ, "GET /v1/errands/{errand_id}", "JobService/GetErrand"),
+    Operation("errand.list", READ, "GET /v1/errands", "JobService/ListErrands"),
+    Operation("errand.cancel", CONTROL, "POST /v1/errands/{errand_id}/cancel", "JobService/CancelErrand"),
     Operation("schema.job", None, "GET /v1/schemas/job", "CatalogueService/GetJobSchema"),
     Operation("capabilities", None, "GET /v1/capabilities", "CatalogueService/GetCapabilities"),
     Operation("problem.list", None, None, "CatalogueService/ListProblems"),

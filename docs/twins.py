@@ -82,6 +82,7 @@ NAMES = {
     "DELIVERY": "the id of one of its deliveries",
     "KEY": "the id of a key",
     "ERRAND": "the id of an errand",
+    "UNWANTED": "the id of an errand that nobody needs any more",
 }
 """What `$JOB` and so on stand for, in examples."""
 
@@ -243,6 +244,12 @@ TWINS: dict[str, Twin] = {
         differs=("id", "create_time", "start_time", "end_time", "generation"),
     ),
     "get_errand": Twin("GET /v1/errands/$ERRAND", "JobService.GetErrand", {"errand_id": "$ERRAND"}),
+    "cancel_errand": Twin("POST /v1/errands/$UNWANTED/cancel", "JobService.CancelErrand", {"errand_id": "$UNWANTED"}),
+    "list_errands": Twin(
+        "GET /v1/errands?kind=generate&state=succeeded&job_id=$JOB&page_size=10",
+        "JobService.ListErrands",
+        {"kind": "generate", "state": "succeeded", "job_id": "$JOB", "page_size": 10},
+    ),
     # --- access ---
     "me": Twin("GET /v1/me", "AccessService.GetMe"),
     "create_key": Twin(

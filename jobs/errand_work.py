@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from jobs.clock import db_time
 from jobs.db import Database
+from jobs.errand_views import ErrandState
 from jobs.errands import KEPT_SECONDS
 from jobs.errors import LeaseLost
 from jobs.lease import Wishes
@@ -55,24 +57,30 @@ def claim_errand(db: Database, *, worker_id: str, queues: list[str], lease_secon
 
 
 def beat_errand(db: Database, claim: ErrandClaim, *, lease_seconds: float) -> Wishes:
-    """Extend the lease; raises LeaseLost."""
-    _write(db, claim, lease_expire_time=db_time(lease_seconds))
-    return Wishes(cancel=False)
+    """Extend the lease, and hear whether its owner still wants it; raises LeaseLost."""
+    return Wishes(cancel=_write(db, claim, lease_expire_time=db_time(lease_seconds)))
 
 
 def answer_errand(db: Database, claim: ErrandClaim, answer: dict[str, Any]) -> None:
     """End it with an answer; raises LeaseLost."""
-    _write(db, claim, **_NOBODY, **_ended(), answer=_clean(answer))
+    _write(db, claim, **_NOBODY, **_ended(ErrandState.SUCCEEDED), answer=_clean(answer))
 
 
 def fail_errand(db: Database, claim: ErrandClaim, error: JobError) -> None:
     """End it with an error; raises LeaseLost."""
-    _write(db, claim, **_NOBODY, **_ended(), error=_clean(error.model_dump(mode="json")))
+    _write(db, claim, **_NOBODY, **_ended(ErrandState.FAILED), error=_clean(error.model_dump(mode="json")))
+
+
+def end_cancelled(db: Database, claim: ErrandClaim) -> None:
+    """End it as its owner wished; raises LeaseLost."""
+    _write(db, claim, **_NOBODY, **cancelled())
 
 
 def return_errand(db: Database, claim: ErrandClaim) -> None:
-    """Give it back for another worker, as if it had not been begun; raises LeaseLost."""
-    _write(db, claim, **_NOBODY, tries=Errand.tries - 1)
+    """Give it back for another worker, as if it had not been begun; one that was cancelled ends. Raises LeaseLost."""
+    with db.transaction() as session:
+        if _hold(session, claim, **_NOBODY, tries=Errand.tries - 1):
+            session.execute(sa.update(Errand).where(Errand.id == claim.id).values(**cancelled()))
 
 
 def tidy_errands(db: Database) -> int:
@@ -82,29 +90,43 @@ def tidy_errands(db: Database) -> int:
     """
     lost = [Errand.worker_id.is_not(None), Errand.lease_expire_time < db_time()]
     again = sa.update(Errand).where(*lost, Errand.tries < MAX_TRIES).values(**_NOBODY)
-    gave_up = sa.update(Errand).where(*lost).values(**_NOBODY, **_ended(), error=_LOST)
+    gave_up = sa.update(Errand).where(*lost).values(**_NOBODY, **_ended(ErrandState.FAILED), error=_LOST)
+    unwished = sa.update(Errand).where(*lost, Errand.cancel_request_time.is_not(None)).values(**_NOBODY, **cancelled())
     old = sa.select(Errand.id).where(Errand.expire_time < db_time()).order_by(Errand.expire_time).limit(_BATCH)
     unwanted = [Errand.id.in_(old), Errand.end_time.is_(None), Errand.worker_id.is_(None)]
     with db.read() as session:
         if session.scalar(sa.select(Errand.id).where(*lost).limit(1)) is None and session.scalar(old) is None:
             return 0
     with db.transaction() as session:
-        returned = len(session.scalars(again.returning(Errand.id)).all())
-        returned += len(session.scalars(gave_up.returning(Errand.id)).all())
-        session.execute(sa.update(Errand).where(*unwanted).values(**_ended(), error=_NOT_TAKEN))
+        returned = sum(len(session.scalars(one.returning(Errand.id)).all()) for one in (unwished, again, gave_up))
+        not_taken = {**_ended(ErrandState.FAILED), "error": _NOT_TAKEN}
+        session.execute(sa.update(Errand).where(*unwanted).values(**not_taken))
         session.execute(sa.delete(Errand).where(Errand.id.in_(old), Errand.end_time.is_not(None)))
     return returned
 
 
-def _write(db: Database, claim: ErrandClaim, **values: Any) -> None:
-    fence = [Errand.id == claim.id, Errand.lease_token == claim.token, Errand.worker_id.is_not(None)]
+def cancelled() -> dict[str, Any]:
+    """Columns of an errand that ends because its owner wants so."""
+    return {**_ended(ErrandState.CANCELLED), "error": _CANCELLED}
+
+
+def _write(db: Database, claim: ErrandClaim, **values: Any) -> bool:
+    """Write what the claim's holder says; whether its owner wants it to end. Raises LeaseLost."""
     with db.transaction() as session:
-        if session.scalar(sa.update(Errand).where(*fence).values(**values).returning(Errand.id)) is None:
-            raise LeaseLost(f"try {claim.tries} of {claim.id} no longer holds the errand")
+        return _hold(session, claim, **values)
 
 
-def _ended() -> dict[str, Any]:
-    return {"end_time": db_time(), "expire_time": db_time(KEPT_SECONDS)}
+def _hold(session: Session, claim: ErrandClaim, **values: Any) -> bool:
+    fence = [Errand.id == claim.id, Errand.lease_token == claim.token, Errand.worker_id.is_not(None)]
+    write = sa.update(Errand).where(*fence).values(**values).returning(Errand.cancel_request_time)
+    row = session.execute(write).first()
+    if row is None:
+        raise LeaseLost(f"try {claim.tries} of {claim.id} no longer holds the errand")
+    return row.cancel_request_time is not None
+
+
+def _ended(outcome: ErrandState) -> dict[str, Any]:
+    return {"end_time": db_time(), "expire_time": db_time(KEPT_SECONDS), "outcome": outcome.value}
 
 
 def _clean(value: Any) -> Any:
@@ -130,6 +152,7 @@ _LOST = _error(
     "Look at the workers' logs, and ask again.",
     MAX_TRIES,
 )
+_CANCELLED = _error("cancelled", "user", "Its owner cancelled it.", "", 0)
 _NOT_TAKEN = _error(
     "not_taken",
     "capacity",

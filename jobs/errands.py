@@ -29,7 +29,9 @@ PATIENCE_SECONDS = 600.0
 """An errand that no worker has taken by then has failed."""
 KEPT_SECONDS = 3600.0
 """How long the answer can be read."""
-_ID = re.compile(r"errand_[0-9a-z]{26}")
+ERRAND_ID = re.compile(r"errand_[0-9a-z]{26}")
+OPEN = "open"
+"""`outcome` of an errand that has not ended."""
 _ACTIONS = {
     ErrandKind.PREVIEW_REWARD: "reward.preview",
     ErrandKind.GENERATE: "job.generate",
@@ -66,39 +68,50 @@ def ask(
         _require_worker(session, queue)
         _require_room(session, principal)
         row = {"id": errand_id, "owner_id": principal.owner_id, "kind": kind.value, "queue": queue, "request": request}
-        session.execute(sa.insert(Errand).values(**row, expire_time=db_time(PATIENCE_SECONDS)))
+        session.execute(sa.insert(Errand).values(**row, job_id=job_id, expire_time=db_time(PATIENCE_SECONDS)))
         audit.record(session, principal, _ACTIONS[kind], job_id or errand_id)
     return errand_id
 
 
 def errand(db: Database, principal: Principal, errand_id: str) -> ErrandView:
     """An errand as it is now; raises JobNotFound, also for one that ended more than KEPT_SECONDS ago."""
-    mine = sa.select(Errand).where(Errand.id == errand_id, Errand.owner_id == principal.owner_id)
     with db.read() as session:
-        row = session.scalar(mine) if _ID.fullmatch(errand_id) else None
+        return errand_view(owned_errand(session, principal, errand_id))
+
+
+def owned_errand(session: Session, principal: Principal, errand_id: str, *, lock: bool = False) -> Errand:
+    """The errand, if it is the principal's own; raises JobNotFound otherwise, whether it exists or not."""
+    mine = sa.select(Errand).where(Errand.id == errand_id, Errand.owner_id == principal.owner_id)
+    row = session.scalar(mine.with_for_update() if lock else mine) if ERRAND_ID.fullmatch(errand_id) else None
     if row is None:
         raise JobNotFound("there is no such errand; answers are kept for an hour")
-    return _view(row)
+    return row
 
 
-def _view(row: Errand) -> ErrandView:
+def errand_view(row: Errand, *, answered: bool = True) -> ErrandView:
+    """An errand for its owner; with its answer, which may be long, unless `answered` is false."""
+    answer = row.answer if answered else None
     return ErrandView(
         id=row.id,
         kind=ErrandKind(row.kind),
         state=_state(row),
         done=row.end_time is not None,
         tries=row.tries,
+        job_id=row.job_id,
         error=None if row.error is None else JobError.model_validate(row.error),
         create_time=row.create_time,
         start_time=row.start_time,
         end_time=row.end_time,
-        **({} if row.answer is None else {_ANSWERS[ErrandKind(row.kind)]: row.answer}),
+        cancel_request_time=row.cancel_request_time,
+        **({} if answer is None else {_ANSWERS[ErrandKind(row.kind)]: answer}),
     )
 
 
 def _state(row: Errand) -> ErrandState:
-    if row.end_time is not None:
-        return ErrandState.FAILED if row.answer is None else ErrandState.SUCCEEDED
+    if row.outcome != OPEN:
+        return ErrandState(row.outcome)
+    if row.end_time is not None:  # by a worker of an older version
+        return ErrandState.SUCCEEDED if row.error is None else ErrandState.FAILED
     return ErrandState.WAITING if row.worker_id is None else ErrandState.RUNNING
 
 

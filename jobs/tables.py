@@ -349,12 +349,18 @@ class Errand(Base):
         Index("ix_errands_waiting", "queue", "create_time", "id", postgresql_where=_WAITING, sqlite_where=_WAITING),
         Index("ix_errands_lease_expire_time", "lease_expire_time", postgresql_where=_TAKEN, sqlite_where=_TAKEN),
         Index("ix_errands_expire_time", "expire_time"),
+        Index("ix_errands_owner_id_id", "owner_id", "id"),
+        Index("ix_errands_owner_id_kind_id", "owner_id", "kind", "id"),
+        Index("ix_errands_owner_id_outcome_id", "owner_id", "outcome", "id"),
+        Index("ix_errands_job_id_id", "job_id", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     owner_id: Mapped[str] = mapped_column(String(128))
     kind: Mapped[str] = mapped_column(String(32))
     queue: Mapped[str] = mapped_column(String(63))
+    job_id: Mapped[str | None] = mapped_column(String(40))
+    """The job that it is about."""
     request: Mapped[dict[str, Any]]
     tries: Mapped[int] = mapped_column(insert_default=0)
     """Workers that began it; one that gave it back in order does not count."""
@@ -362,8 +368,11 @@ class Errand(Base):
     """The fence, as for jobs."""
     worker_id: Mapped[str | None] = mapped_column(String(255))
     lease_expire_time: Mapped[datetime | None]
+    cancel_request_time: Mapped[datetime | None]
     answer: Mapped[dict[str, Any] | None]
     error: Mapped[dict[str, Any] | None]
+    outcome: Mapped[str] = mapped_column(String(16), server_default=sa.text("'open'"))
+    """What came of it: `open` until it has ended, then succeeded, failed or cancelled."""
     create_time: Mapped[datetime] = _now()
     start_time: Mapped[datetime | None]
     end_time: Mapped[datetime | None]

@@ -15,6 +15,7 @@ from ppo_client.commands import (
     datasets,
     doctor,
     downloads,
+    errand_list,
     errands,
     jobs,
     plan,
@@ -77,6 +78,7 @@ app.command()(downloads.download)
 app.command()(results.report)
 app.command()(errands.preview)
 app.command()(errands.generate)
+app.add_typer(errand_list.app, name="errands")
 app.add_typer(webhooks.app, name="webhooks")
 app.command()(access.me)
 app.add_typer(access.keys, name="keys")

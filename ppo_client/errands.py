@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from jobs.errand_views import ErrandView
+from jobs.errand_views import ErrandState, ErrandView
 from ppo_client.errors import ClientError
+from ppo_client.pages import pages
 from ppo_client.transport import Transport
-from ppo_engine.errands import Generation, RewardPreview
+from ppo_engine.errands import ErrandKind, Generation, RewardPreview
 
 _LOOK_SECONDS = 20.0
 """Longest wait within one request: less than what the transport bears."""
@@ -86,6 +87,23 @@ class Errands:
         """An errand as it is, or once it has ended within `wait_seconds` (at most 20)."""
         params = {"timeout": min(wait_seconds, _LOOK_SECONDS)}
         return ErrandView.model_validate(self._http.json("GET", f"/v1/errands/{quote(errand_id)}", params=params))
+
+    def errands(
+        self,
+        *,
+        kind: ErrandKind | str | None = None,
+        state: ErrandState | str | None = None,
+        job_id: str | None = None,
+        page_size: int = 50,
+    ) -> Iterator[ErrandView]:
+        """Errands that match all that is given, newest first, without their answers; pages are fetched as needed."""
+        given = {"kind": kind, "state": state, "job_id": job_id}
+        params = {name: str(value) for name, value in given.items() if value is not None}
+        return pages(self._http, "/v1/errands", ErrandView, {**params, "page_size": page_size})
+
+    def cancel_errand(self, errand_id: str) -> ErrandView:
+        """Cancel an errand: at once where it waits; one that runs ends soon after, with `cancel_request_time` set."""
+        return ErrandView.model_validate(self._http.json("POST", f"/v1/errands/{quote(errand_id, safe='')}/cancel"))
 
     def _errand(self, path: str, body: Any, timeout_seconds: float) -> ErrandView:
         deadline = time.monotonic() + timeout_seconds

@@ -32,6 +32,10 @@ _TICK_SECONDS = 0.1
 _WRITE_PAUSE_SECONDS = 0.5
 
 
+class Cancelled(Exception):
+    """The owner no longer wants the errand, which has been ended so."""
+
+
 class ErrandDesk:
     """Takes the errands that wait, one after the other."""
 
@@ -119,6 +123,9 @@ class ErrandTry:
         try:
             with self._keeper:
                 return self._settle(self._work())
+        except Cancelled:
+            log.info("%s: its owner cancelled it", self._claim.id)
+            return "cancelled"
         except (LeaseLost, Unavailable) as error:
             log.warning("%s: left to another worker: %s", self._claim.id, error)
             return error.code
@@ -172,7 +179,10 @@ class ErrandTry:
                 return
             if self._keeper.lost:
                 raise LeaseLost("the errand is another worker's")
-            if self._keeper.fenced or self._shutdown.asked:
+            if self._keeper.wishes.cancel:
+                self._reason = Reason.CANCEL
+                engine.kill()
+            elif self._keeper.fenced or self._shutdown.asked:
                 self._reason = Reason.SHUTDOWN
                 engine.kill()
             elif time.monotonic() > deadline:
@@ -194,6 +204,9 @@ class ErrandTry:
     def _judge(self, exit_: Exit, log_tail: str, *, oom_killed: bool) -> JobError | None:
         if self._answer is not None and self._reason is not Reason.PROTOCOL:
             return None
+        if self._reason is Reason.CANCEL:
+            self._write(partial(errand_work.end_cancelled, self._db, self._claim))
+            raise Cancelled
         if self._reason is Reason.SHUTDOWN:
             self._write(partial(errand_work.return_errand, self._db, self._claim))
             raise LeaseLost("it was given back")

@@ -14,11 +14,16 @@ from api.errands import DEFAULT_WAIT_SECONDS, MAX_WAIT_SECONDS, asked, waited
 from api.http.body import json_object
 from api.http.deps import Caller, Ctx, JobId
 from api.http.errors import Responses, responses
+from api.http.queries import NO_QUERY, PageQuery
 from api.http.queries import Query as Parameters
+from api.parameters import job_id as checked_id
+from jobs import errand_control
 from jobs import errors as domain
-from jobs.errand_views import ErrandView
+from jobs.errand_views import ErrandState, ErrandView
 from jobs.generating import ask_generation
 from jobs.previews import ask_preview
+from jobs.views import Page
+from ppo_engine.errands import ErrandKind
 
 router = APIRouter(prefix="/v1", tags=["errands"])
 
@@ -47,6 +52,14 @@ class WaitQuery(Parameters):
     timeout: float = Field(
         DEFAULT_WAIT_SECONDS, ge=0, le=MAX_WAIT_SECONDS, description="Longest wait for the answer, seconds."
     )
+
+
+class ErrandsQuery(PageQuery):
+    """Which errands, and which page of them."""
+
+    kind: ErrandKind | None = Field(None, description="Only this kind.")
+    state: ErrandState | None = Field(None, description="Only those in this state.")
+    job_id: str | None = Field(None, description="Only those about this job.")
 
 
 Wait = Annotated[WaitQuery, Query()]
@@ -103,6 +116,45 @@ async def generate(context: Ctx, caller: Caller, job_id: JobId, document: Body, 
 async def get_errand(context: Ctx, caller: Caller, errand_id: str, query: Wait) -> Answer:
     """Wait for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
     return _shown(await waited(context, caller, errand_id, query.timeout))
+
+
+@router.get(
+    "/errands",
+    responses=responses(domain.InvalidArgument, domain.Unauthenticated, door.HostNotAllowed, domain.JobNotFound),
+)
+def list_errands(context: Ctx, caller: Caller, query: Annotated[ErrandsQuery, Query()]) -> Page[ErrandView]:
+    """List your errands, newest first, a page at a time: those that have not ended, and those of the last hour.
+
+    Answers are left out; `GET /v1/errands/{id}` has them.
+    """
+    return errand_control.list_errands(
+        context.db,
+        caller,
+        kind=query.kind,
+        state=query.state,
+        job_id=None if query.job_id is None else checked_id(query.job_id),
+        page_size=query.page_size,
+        token=query.page_token,
+    )
+
+
+@router.post(
+    "/errands/{errand_id}/cancel",
+    dependencies=[NO_QUERY],
+    responses=responses(
+        domain.InvalidArgument,
+        domain.Unauthenticated,
+        door.HostNotAllowed,
+        domain.JobNotFound,
+        domain.IllegalTransition,
+    ),
+)
+def cancel_errand(context: Ctx, caller: Caller, errand_id: str) -> ErrandView:
+    """Cancel an errand: one that waits at once, one that runs within a heartbeat of its worker, which ends its process.
+
+    Repeating it is harmless. An answer that was there first stays.
+    """
+    return errand_control.cancel_errand(context.db, caller, errand_id)
 
 
 def _shown(view: ErrandView) -> Answer:

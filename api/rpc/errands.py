@@ -4,23 +4,27 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf import json_format
 
 from api.context import Context
 from api.errands import DEFAULT_WAIT_SECONDS, MAX_WAIT_SECONDS, asked, waited
-from api.parameters import job_id
+from api.parameters import MAX_PAGE_SIZE, bounded, job_id
 from api.plans import plan
 from api.rpc import convert
 from api.rpc.gate import CALLER
 from api.rpc.v1 import job_service_pb2 as pb
 from api.rpc.v1.job_service_pb2_grpc import JobServiceServicer
-from jobs.errand_views import ErrandView
+from api.threads import in_thread
+from jobs import errand_control
+from jobs.errand_views import ErrandState, ErrandView
 from jobs.errors import InvalidArgument, Problem
 from jobs.generating import ask_generation
 from jobs.previews import ask_preview
+from ppo_engine.errands import ErrandKind
 
 
 class ErrandRpcs(JobServiceServicer):
@@ -54,10 +58,42 @@ class ErrandRpcs(JobServiceServicer):
         view = await waited(self._context, CALLER.get(), request.errand_id, _wait_seconds(request))
         return pb.GetErrandResponse(errand=errand(view))
 
+    async def ListErrands(self, request: pb.ListErrandsRequest, context: Any) -> pb.ListErrandsResponse:
+        """List one page of errands."""
+        page = await in_thread(
+            errand_control.list_errands,
+            self._context.db,
+            CALLER.get(),
+            kind=_choice(ErrandKind, "kind", request.kind),
+            state=_choice(ErrandState, "state", request.state),
+            job_id=job_id(request.job_id) if request.job_id else None,
+            page_size=bounded("page_size", request.page_size, default=50, least=1, most=MAX_PAGE_SIZE),
+            token=request.page_token or None,
+        )
+        return pb.ListErrandsResponse(errands=map(errand, page.items), next_page_token=page.next_page_token or "")
+
+    async def CancelErrand(self, request: pb.CancelErrandRequest, context: Any) -> pb.CancelErrandResponse:
+        """Cancel an errand."""
+        view = await in_thread(errand_control.cancel_errand, self._context.db, CALLER.get(), request.errand_id)
+        return pb.CancelErrandResponse(errand=errand(view))
+
 
 def errand(view: ErrandView) -> pb.Errand:
     """An errand for the wire."""
     return json_format.ParseDict(view.model_dump(mode="json", exclude_none=True), pb.Errand())
+
+
+C = TypeVar("C", bound=StrEnum)
+
+
+def _choice(kind: type[C], name: str, given: str) -> C | None:
+    try:
+        return kind(given) if given else None
+    except ValueError:
+        allowed = [value.value for value in kind]
+        detail = f"must be one of {', '.join(allowed)}"
+        problem = Problem(pointer=f"/{name}", code="unknown_value", detail=detail, given=given[:80], allowed=allowed)
+        raise InvalidArgument(f"{name} {detail}", problems=[problem]) from None
 
 
 _Request = pb.PreviewRewardRequest | pb.GenerateRequest | pb.PlanJobRequest | pb.GetErrandRequest

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from docs.twins import SPEC, TWINS
+from docs.twins import PREVIEW, SPEC, TWINS
 from tests.support.embedded_service import wait_for
 from tests.support.page_examples import Answer
 
@@ -48,6 +48,7 @@ def values_for(operation: str, service: Keyed, answers: Mapping[str, Answer]) ->
         "UNUSED_DATASET": lambda: _unused_dataset(service),
         "URL": _address,
         "KEY": lambda: str(service.asked("POST", "/v1/keys", json={"name": "unused"})["id"]),
+        "UNWANTED": lambda: _cancelled_errand(service),
         "ERRAND": lambda: str(json.loads(answers["preview_reward"].body)["id"]),
     }
     values = {name: make() for name, make in makers.items() if f"${name}" in text}
@@ -79,6 +80,17 @@ def _unused_dataset(service: Keyed) -> str:
     rows = f'{{"prompt": "{uuid.uuid4()}"}}\n'
     headers = {"Content-Type": "application/jsonl"}
     return str(service.asked("POST", "/v1/datasets?name=unused.jsonl", content=rows, headers=headers)["id"])
+
+
+def _cancelled_errand(service: Keyed) -> str:
+    """The examples cancel it again, which is harmless: an engine that runs already would end between the two."""
+
+    def cancelled() -> str | None:
+        made = service.asked("POST", "/v1/rewards/preview?timeout=0", json=PREVIEW)
+        found = service.asked("POST", f"/v1/errands/{made['id']}/cancel")
+        return str(found["id"]) if found["state"] == "cancelled" else None
+
+    return wait_for(cancelled)
 
 
 def _address() -> str:

@@ -2693,12 +2693,16 @@ class Errand(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     EXPORT_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    CANCEL_REQUEST_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     state: _builtins.str
-    """waiting, running, succeeded or failed."""
+    """waiting, running, succeeded, failed or cancelled."""
     done: _builtins.bool
     tries: _builtins.int
+    job_id: _builtins.str
+    """The job that it is about."""
     @_builtins.property
     def error(self) -> Global___JobError: ...
     @_builtins.property
@@ -2719,6 +2723,8 @@ class Errand(_message.Message):
     def export(self) -> Global___Exported:
         """A model that ExportModel sends now."""
 
+    @_builtins.property
+    def cancel_request_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -2735,12 +2741,16 @@ class Errand(_message.Message):
         generation: Global___Generation | None = ...,
         probe: Global___Probe | None = ...,
         export: Global___Exported | None = ...,
+        job_id: _builtins.str | None = ...,
+        cancel_request_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "preview", b"preview", "probe", b"probe", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_job_id", b"_job_id", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "job_id", b"job_id", "preview", b"preview", "probe", b"probe", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "id", b"id", "kind", b"kind", "preview", b"preview", "probe", b"probe", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_job_id", b"_job_id", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "id", b"id", "job_id", b"job_id", "kind", b"kind", "preview", b"preview", "probe", b"probe", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__job_id: _TypeAlias = _typing.Literal["job_id"]  # noqa: Y015
+    _WhichOneofArgType__job_id: _TypeAlias = _typing.Literal["_job_id", b"_job_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__job_id) -> _WhichOneofReturnType__job_id | None: ...
 
 Global___Errand: _TypeAlias = Errand  # noqa: Y015
 
@@ -2912,6 +2922,107 @@ class GetErrandResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetErrandResponse: _TypeAlias = GetErrandResponse  # noqa: Y015
+
+@_typing.final
+class ListErrandsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """preview_reward, generate, probe or export; all when empty."""
+    state: _builtins.str
+    """As in Errand; all when empty."""
+    job_id: _builtins.str
+    """Only errands about this job."""
+    page_size: _builtins.int
+    """1 to 200; 50 when 0."""
+    page_token: _builtins.str
+    """next_page_token of the page before; the filters must be the same."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        state: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "kind", b"kind", "page_size", b"page_size", "page_token", b"page_token", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListErrandsRequest: _TypeAlias = ListErrandsRequest  # noqa: Y015
+
+@_typing.final
+class ListErrandsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERRANDS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def errands(self) -> _containers.RepeatedCompositeFieldContainer[Global___Errand]:
+        """Without their answers: GetErrand has those."""
+
+    def __init__(
+        self,
+        *,
+        errands: _abc.Iterable[Global___Errand] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errands", b"errands", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListErrandsResponse: _TypeAlias = ListErrandsResponse  # noqa: Y015
+
+@_typing.final
+class CancelErrandRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERRAND_ID_FIELD_NUMBER: _builtins.int
+    errand_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        errand_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errand_id", b"errand_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelErrandRequest: _TypeAlias = CancelErrandRequest  # noqa: Y015
+
+@_typing.final
+class CancelErrandResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERRAND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def errand(self) -> Global___Errand: ...
+    def __init__(
+        self,
+        *,
+        errand: Global___Errand | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelErrandResponse: _TypeAlias = CancelErrandResponse  # noqa: Y015
 
 @_typing.final
 class PreviewRequest(_message.Message):

@@ -164,6 +164,16 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandResponse.FromString,
                 _registered_method=True)
+        self.ListErrands = channel.unary_unary(
+                '/ppo.v1.JobService/ListErrands',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListErrandsRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListErrandsResponse.FromString,
+                _registered_method=True)
+        self.CancelErrand = channel.unary_unary(
+                '/ppo.v1.JobService/CancelErrand',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelErrandRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelErrandResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer:
@@ -357,6 +367,20 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListErrands(self, request, context):
+        """Returns one page of the caller's errands, newest first, without their answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelErrand(self, request, context):
+        """Cancels an errand: one that waits at once, one that runs within a heartbeat of its worker. Repeating it is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -489,6 +513,16 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.GetErrand,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandResponse.SerializeToString,
+            ),
+            'ListErrands': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListErrands,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListErrandsRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.ListErrandsResponse.SerializeToString,
+            ),
+            'CancelErrand': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelErrand,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelErrandRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.CancelErrandResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1193,6 +1227,60 @@ class JobService:
             '/ppo.v1.JobService/GetErrand',
             api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListErrands(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/ListErrands',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListErrandsRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.ListErrandsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelErrand(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/CancelErrand',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.CancelErrandRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.CancelErrandResponse.FromString,
             options,
             channel_credentials,
             insecure,

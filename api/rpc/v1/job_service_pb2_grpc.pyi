@@ -98,6 +98,10 @@ class JobServiceStub:
     """Answers prompts with a job's policy, as a checkpoint has it or as it was before training."""
     GetErrand: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetErrandRequest, _job_service_pb2.GetErrandResponse]
     """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
+    ListErrands: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListErrandsRequest, _job_service_pb2.ListErrandsResponse]
+    """Returns one page of the caller's errands, newest first, without their answers."""
+    CancelErrand: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelErrandRequest, _job_service_pb2.CancelErrandResponse]
+    """Cancels an errand: one that waits at once, one that runs within a heartbeat of its worker. Repeating it is harmless."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -165,6 +169,10 @@ class JobServiceAsyncStub(JobServiceStub):
     """Answers prompts with a job's policy, as a checkpoint has it or as it was before training."""
     GetErrand: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetErrandRequest, _job_service_pb2.GetErrandResponse]  # type: ignore[assignment]
     """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
+    ListErrands: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListErrandsRequest, _job_service_pb2.ListErrandsResponse]  # type: ignore[assignment]
+    """Returns one page of the caller's errands, newest first, without their answers."""
+    CancelErrand: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelErrandRequest, _job_service_pb2.CancelErrandResponse]  # type: ignore[assignment]
+    """Cancels an errand: one that waits at once, one that runs within a heartbeat of its worker. Repeating it is harmless."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -385,5 +393,21 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.GetErrandResponse, _abc.Awaitable[_job_service_pb2.GetErrandResponse]]:
         """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
+
+    @_abc_1.abstractmethod
+    def ListErrands(
+        self,
+        request: _job_service_pb2.ListErrandsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListErrandsResponse, _abc.Awaitable[_job_service_pb2.ListErrandsResponse]]:
+        """Returns one page of the caller's errands, newest first, without their answers."""
+
+    @_abc_1.abstractmethod
+    def CancelErrand(
+        self,
+        request: _job_service_pb2.CancelErrandRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.CancelErrandResponse, _abc.Awaitable[_job_service_pb2.CancelErrandResponse]]:
+        """Cancels an errand: one that waits at once, one that runs within a heartbeat of its worker. Repeating it is harmless."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

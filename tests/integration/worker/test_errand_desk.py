@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from jobs.db import Database
+from jobs.errand_control import cancel_errand
 from jobs.errand_views import ErrandState, ErrandView
 from jobs.errand_work import tidy_errands
 from jobs.errands import ask, errand
@@ -126,6 +127,19 @@ def test_one_whose_lease_is_lost_writes_nothing(bench: Bench) -> None:
     assert not thread.is_alive()
     view = bench.see(errand_id)
     assert (view.state, view.tries, bench.count("lease_lost")) == (ErrandState.WAITING, 1, 1)
+
+
+def test_the_process_of_one_that_is_cancelled_is_ended(bench: Bench) -> None:
+    unwanted, good = bench.ask(fault="hang"), bench.ask(answer=ANSWER)
+    thread = threading.Thread(target=bench.desk(errand_seconds=600).work)
+    thread.start()
+    wait_until(lambda: bench.see(unwanted).state is ErrandState.RUNNING, 60, lambda: "it is not taken")
+    cancel_errand(bench.db, ANN, unwanted)
+    thread.join(60)
+    assert not thread.is_alive()
+    view = bench.see(unwanted)
+    assert (view.state, view.preview, bench.count("cancelled")) == (ErrandState.CANCELLED, None, 1)
+    assert bench.see(good).state is ErrandState.SUCCEEDED, "the desk goes on"
 
 
 @pytest.fixture
