@@ -112,12 +112,13 @@ def claim_due(
 
 
 def record_result(db: Database, message: DueMessage, result: Result, patience: Patience, *, jitter: float) -> bool:
-    """Write how an attempt went into the log, and what follows from it; False if the endpoint is gone.
+    """Write how an attempt went into the log, and what follows from it; False if endpoint or message are gone.
 
     `jitter` scales the pause before the next attempt, around 1.
     """
     with db.transaction() as session:
-        locked = sa.select(Webhook).where(Webhook.id == message.webhook_id)
+        locked = sa.select(Webhook).join(WebhookMessage, WebhookMessage.webhook_id == Webhook.id)
+        locked = locked.where(WebhookMessage.id == message.id)
         # Not the lock of a deletion: events of jobs must not wait for it.
         hook = session.scalar(locked.with_for_update(key_share=True))
         if hook is None:

@@ -14,14 +14,15 @@ from unittest.mock import patch
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from jobs import checkpoints, ending, lease, recording, reports, transition
+from jobs import checkpoints, claiming, ending, errand_work, inheriting, lease, recording, reports, service, transition
+from jobs.errand_work import ErrandClaim
 from jobs.lease import Lease
 from jobs.states import TRANSITIONS, JobState
-from jobs.tables import Job
+from jobs.tables import Errand, Job
 from worker.__main__ import main
 from worker.lease import LeaseKeeper
 
-_FENCED = (checkpoints, ending, lease, recording, reports)
+_FENCED = (checkpoints, ending, inheriting, lease, recording, reports)
 
 
 @contextmanager
@@ -53,6 +54,63 @@ def deferred_transactions() -> Iterator[None]:
         connection.exec_driver_sql("BEGIN")
 
     with patch("jobs.db._begin_sqlite", begin):
+        yield
+
+
+@contextmanager
+def without_key_check() -> Iterator[None]:
+    """Nobody looks whether an idempotency key was used before."""
+    with patch.object(service, "_earlier", lambda *_: None):
+        yield
+
+
+@contextmanager
+def without_key() -> Iterator[None]:
+    """An idempotency key is not stored with its job."""
+    create = service._create
+
+    def keyless(db: Any, principal: Any, spec: Any, _request_id: Any, limits: Any, lineage: Any) -> Any:
+        return create(db, principal, spec, None, limits, lineage)
+
+    with patch.object(service, "_create", keyless):
+        yield
+
+
+@contextmanager
+def without_charge() -> Iterator[None]:
+    """No attempt counts as failed."""
+    end = ending._end
+
+    def free(*arguments: Any, **values: Any) -> None:
+        end(*arguments, **{**values, "charge": False})
+
+    with patch.object(ending, "_end", free):
+        yield
+
+
+@contextmanager
+def without_rewind() -> Iterator[None]:
+    """A new attempt leaves what was recorded behind the checkpoint that it begins with."""
+    with patch.object(claiming, "rewind", lambda *_: None):
+        yield
+
+
+@contextmanager
+def without_outbox() -> Iterator[None]:
+    """Webhooks hear of nothing."""
+    with patch.object(transition, "announce", lambda *_: None):
+        yield
+
+
+@contextmanager
+def without_errand_fence() -> Iterator[None]:
+    """Whoever once had an errand may answer it."""
+
+    def write(db: Any, claim: ErrandClaim, **values: Any) -> None:
+        with db.transaction() as session:
+            session.execute(sa.update(Errand).where(Errand.id == claim.id).values(**values))
+
+    with patch.object(errand_work, "_write", write):
         yield
 
 

@@ -6,10 +6,8 @@ The error is raised after the real commit and instead of it, at every place wher
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
-from sqlalchemy.orm import Session
 
 from jobs.db import Database
 from jobs.errors import Unavailable
@@ -33,26 +31,7 @@ from jobs.states import JobState
 from tests.support.attempts import ANN, ERROR, checkpoint, claimed, guard, rolled_back, started, step, submitted
 from tests.support.invariants import check_invariants
 from tests.support.specs import make_spec
-
-
-class Unlucky(Database):
-    """A database whose next commit ends in an error, made or not."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.next: str | None = None
-
-    @contextmanager
-    def transaction(self) -> Iterator[Session]:
-        fault, self.next = self.next, None
-        if fault == "not made":
-            with super().transaction() as session:
-                yield session
-                raise Unavailable("lost before the commit")
-        with super().transaction() as session:
-            yield session
-        if fault == "made":
-            raise Unavailable("lost after the commit")
+from tests.support.unlucky import Unlucky
 
 
 @pytest.fixture

@@ -245,3 +245,12 @@ def test_the_backlog_tells_waiting_from_overdue(database: Database):
     waiting = backlog(database)
     assert waiting.messages == 2
     assert 200 < waiting.overdue_seconds < 400
+
+
+def test_a_result_that_comes_after_its_message_was_pruned_is_dropped(database: Database):
+    endpoint(database)
+    submitted(database)
+    (message,) = claim(database)
+    settle(database, message, GOOD)
+    assert prune(database, keep_seconds=-60) == 1
+    assert not record_result(database, message, GOOD, PATIENCE, jitter=1.0)
