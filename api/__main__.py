@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from pydantic import ValidationError
-
 from api.server import StartRefused, check_start, serve
 from api.settings import ApiSettings
 from jobs import log
 from jobs.db import Database
 from jobs.errors import Unavailable
+from jobs.startup import unusable
 
 _REFUSED = 2
 
@@ -22,12 +21,8 @@ def main() -> int:
     try:
         settings = ApiSettings()
         db = Database(settings.database_url)
-    except ValidationError as error:
-        # Not str(error): it repeats the values, and one of them may be a secret.
-        problems = (f"PPO_{'_'.join(map(str, e['loc'])).upper()}: {e['msg']}" for e in error.errors())
-        return _refuse("; ".join(problems))
     except ValueError as error:
-        return _refuse(str(error))
+        return _refuse(unusable(error))
     try:
         check_start(settings, db)
         asyncio.run(serve(settings, db))

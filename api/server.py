@@ -48,7 +48,8 @@ def check_start(settings: ApiSettings, db: Database) -> None:
     if outside and not has_keys(db):
         raise StartRefused(
             f"{outside[0]} can be reached from other machines and there is no API key: make one with "
-            "`python -m jobs.admin create-key OWNER`, or listen on 127.0.0.1"
+            "`python -m jobs.admin create-key OWNER` (for `ppo up`: `ppo keys create --local HOME`), or listen on "
+            "127.0.0.1"
         )
 
 

@@ -18,13 +18,17 @@ from jobs.migrate import migrate, revisions
 from jobs.principal import WORKING_SCOPES, Scope
 from jobs.retention import Retention, prune
 from jobs.settings import DomainSettings
+from jobs.startup import unusable
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command on the database of the settings; 0 if it did what was asked."""
     parsed = _parser().parse_args(arguments)
-    settings = DomainSettings()
-    db = Database(settings.database_url)
+    try:
+        settings = DomainSettings()
+        db = Database(settings.database_url)
+    except ValueError as error:
+        return _refuse(unusable(error))
     run: Callable[[Database, DomainSettings, argparse.Namespace], int] = parsed.run
     try:
         return run(db, settings, parsed)

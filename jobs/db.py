@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -39,11 +39,14 @@ class Database:
     """A handle on the database; safe to share between threads, made anew in every process.
 
     Raises:
-        ValueError: a URL of another kind of database, or of an SQLite database in memory.
+        ValueError: a URL of another kind of database, or of an SQLite database in memory or where none can be.
     """
 
     def __init__(self, url: str) -> None:
-        parsed = _normal(make_url(url))
+        try:
+            parsed = _normal(make_url(url))
+        except ArgumentError:  # its text repeats the URL, with the password
+            raise ValueError("database_url is no URL: write sqlite:///FILE or postgresql://…") from None
         self._engine = _sqlite_engine(parsed) if parsed.get_backend_name() == "sqlite" else _postgres_engine(parsed)
         self._write = sessionmaker(self._engine, expire_on_commit=False)
         reader = self._engine.execution_options(**_reading(self._engine))
@@ -131,7 +134,11 @@ def _ping_after_a_pause(engine: Engine, connection: Any, record: ConnectionPoolE
 
 
 def _sqlite_engine(url: URL) -> Engine:
-    Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(str(url.database)).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot hold the database: {error.strerror}") from error
     engine = _engine(url, pool_size=10, max_overflow=40, pool_timeout=10, connect_args={"timeout": _BUSY_SECONDS})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)

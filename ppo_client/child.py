@@ -45,6 +45,7 @@ class Child:
         self._folder = folder
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
 
     @property
     def pid(self) -> int | None:
@@ -55,6 +56,7 @@ class Child:
         self._close()
         rotate(self.log)
         with self.log.open("ab") as output:
+            self._log_start = output.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "ppo_client.tether", self.module],
                 stdin=subprocess.PIPE,
@@ -69,6 +71,10 @@ class Child:
         """How the program ended, in words; None while it runs."""
         code = self._process.poll() if self._process else None
         return None if code is None else describe_exit(code)
+
+    def last_words(self) -> str:
+        """The end of what the program has written since its last start, indented."""
+        return tail(self.log, start=self._log_start)
 
     def stop(self, grace_seconds: float) -> bool:
         """Ask the program to end, then make it; True if it ended by itself."""
@@ -100,11 +106,11 @@ def rotate(log: Path) -> None:
         log.replace(log.with_name(f"{log.name}.1"))
 
 
-def tail(log: Path, lines: int = 12) -> str:
-    """The last lines of a log, indented; empty if there is none."""
+def tail(log: Path, lines: int = 12, *, start: int = 0) -> str:
+    """The last lines of a log from byte `start` on, indented; empty if there is none."""
     if not log.exists():
         return ""
-    text = log.read_text(errors="replace").splitlines()[-lines:]
+    text = log.read_bytes()[start:].decode(errors="replace").splitlines()[-lines:]
     return "\n".join(f"    {line}" for line in text)
 
 

@@ -96,9 +96,10 @@ def main() -> None:
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
-    except FileExistsError as error:
-        err_console.print(
-            f"[bold red]error:[/] {escape(str(error.filename))} exists already; --to takes another folder",
-            soft_wrap=True,
-        )
+    except OSError as error:
+        if error.filename is None:
+            raise
+        exists = isinstance(error, FileExistsError)
+        reason = "exists already; --to takes another folder" if exists else f"cannot be used: {error.strerror}"
+        err_console.print(f"[bold red]error:[/] {escape(str(error.filename))} {reason}", soft_wrap=True)
         sys.exit(Exit.OBSTACLE)

@@ -177,7 +177,7 @@ class EmbeddedService:
     def _fail_if_ended(self) -> None:
         for child in self._children:
             if (end := child.ended()) is not None:
-                raise ServiceFailed(f"{child.module} did not start ({end}); end of {child.log}:\n{tail(child.log)}")
+                raise ServiceFailed(f"{child.module} did not start ({end}); end of {child.log}:\n{child.last_words()}")
 
     def _restart(self, child: Child, end: str) -> None:
         pause = child.budget.next_pause(time.monotonic())
@@ -185,7 +185,7 @@ class EmbeddedService:
             limit, window = child.budget.limit, child.budget.window_seconds
             raise ServiceFailed(
                 f"{child.module} ended ({end}) more than {limit} times in {window:.0f} s; giving up. "
-                f"End of {child.log}:\n{tail(child.log)}"
+                f"End of {child.log}:\n{child.last_words()}"
             )
         self._say(f"{child.module} ended ({end}); starting it again in {pause:g} s")
         if not self._stop.wait(pause):
@@ -197,4 +197,4 @@ class EmbeddedService:
         self.home.publish({"url": self.addresses.url, "grpc": self.addresses.grpc, "pids": pids})
 
     def _tails(self) -> str:
-        return "\n".join(f"  end of {child.log}:\n{tail(child.log)}" for child in self._children)
+        return "\n".join(f"  end of {child.log}:\n{child.last_words()}" for child in self._children)

@@ -18,6 +18,10 @@ class ClientError(Exception):
     """Base of all errors of this package."""
 
 
+class UnusableUrl(ClientError):
+    """The service's URL is none."""
+
+
 class ServiceUnreachable(ClientError):
     """No answer after all retries."""
 

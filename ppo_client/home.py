@@ -17,6 +17,10 @@ class HomeInUse(ClientError):
     """Another `ppo up` runs on this folder."""
 
 
+class HomeUnusable(ClientError):
+    """Nothing can be written there."""
+
+
 class PortInUse(ClientError):
     """Another program listens there."""
 
@@ -50,9 +54,12 @@ class Home:
         return self.root / "service.json"
 
     def __enter__(self) -> Self:
-        for folder in (self.root, self.runs, self.logs, self.models):
-            folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.root / "service.lock").open("a")
+        try:
+            for folder in (self.root, self.runs, self.logs, self.models):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.root / "service.lock").open("a")
+        except OSError as error:
+            raise HomeUnusable(f"{self.root} cannot be written: {error.strerror}. Give another with --home.") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -43,6 +43,8 @@ class Transport:
         # A read may take long on a busy machine; a connect may not: the service is there or it is not.
         timeout = httpx.Timeout(timeout_seconds, connect=5.0)
         self.url = url.rstrip("/")
+        if not self.url.startswith(("http://", "https://")):
+            raise errors.UnusableUrl(f"`{self.url}` is no URL of a service: write http://HOST:PORT or https://HOST")
         self.retry = retry
         # A proxy of the environment cannot reach this machine's loopback.
         loopback = httpx.URL(self.url).host in {"127.0.0.1", "::1", "localhost"}

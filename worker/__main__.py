@@ -7,6 +7,7 @@ import sys
 from jobs.db import Database
 from jobs.log import configure
 from jobs.migrate import why_not_start
+from jobs.startup import unusable
 from worker.service import Service
 from worker.settings import WorkerSettings
 
@@ -14,16 +15,21 @@ _REFUSED = 2
 
 
 def main() -> int:
-    """Run the worker that the environment describes; returns its exit code, 2 if the tables are too old for it."""
+    """Run the worker that the environment describes; returns its exit code, 2 if it cannot start with it."""
     configure("worker")
-    settings = WorkerSettings()
-    db = Database(settings.database_url)
+    try:
+        settings = WorkerSettings()
+        db = Database(settings.database_url)
+    except ValueError as error:
+        return _refuse(unusable(error))
     reason = why_not_start(db)
     db.dispose()
-    if reason is not None:
-        sys.stderr.write(f"python -m worker: {reason}\n")
-        return _REFUSED
-    return Service(settings).run()
+    return Service(settings).run() if reason is None else _refuse(reason)
+
+
+def _refuse(reason: str) -> int:
+    sys.stderr.write(f"python -m worker: {reason}\n")
+    return _REFUSED
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from jobs.db import Database
 from jobs.errors import Unavailable
 from jobs.log import configure
 from jobs.migrate import why_not_start
+from jobs.startup import unusable
 from worker.app import create_app
 from worker.courier import Courier
 from worker.settings import WorkerSettings
@@ -57,16 +58,18 @@ def relay(db: Database, app: Celery, stop: threading.Event, *, rewake_seconds: f
 
 
 def main() -> int:
-    """Run the relay that the environment describes, until SIGTERM or SIGINT; 2 if the tables are too old for it."""
+    """Run the relay that the environment describes, until SIGTERM or SIGINT; 2 if it cannot start with it."""
     configure("relay")
-    settings = WorkerSettings()
+    try:
+        settings = WorkerSettings()
+        db = Database(settings.database_url)
+    except ValueError as error:
+        return _refuse(unusable(error))
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    db = Database(settings.database_url)
     if (reason := why_not_start(db)) is not None:
-        sys.stderr.write(f"python -m worker.relay: {reason}\n")
-        return _REFUSED
+        return _refuse(reason)
     courier = Courier(db, settings)
     try:
         courier.start()
@@ -75,6 +78,11 @@ def main() -> int:
         courier.stop()
         db.dispose()
     return 0
+
+
+def _refuse(reason: str) -> int:
+    sys.stderr.write(f"python -m worker.relay: {reason}\n")
+    return _REFUSED
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, StringConstraints, model_validator
+from pydantic import Field, SecretStr, StringConstraints, field_validator, model_validator
 
 from jobs.settings import DomainSettings
 from ppo_engine.errands import ErrandKind
@@ -112,6 +112,13 @@ class WorkerSettings(DomainSettings):
     """A webhook of which nothing could be delivered for this long is disabled."""
     webhook_keep_days: Seconds = 30
     """Messages and their delivery log are removed when they are older."""
+
+    @field_validator("broker_url")
+    @classmethod
+    def _known_broker(cls, url: SecretStr) -> SecretStr:
+        if not url.get_secret_value().startswith(("memory://", "redis://", "rediss://")):
+            raise ValueError("must begin with memory://, redis:// or rediss://")
+        return url
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

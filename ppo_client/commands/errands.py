@@ -117,7 +117,8 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     try:
         content = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UnusableSpec(f"cannot read {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnusableSpec(f"cannot read {path}: {reason}") from error
     return [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
 
 

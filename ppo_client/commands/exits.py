@@ -36,7 +36,7 @@ class UnusableSpec(errors.ClientError):
 
 def exit_code(error: errors.ClientError) -> Exit:
     """The exit code that an error means."""
-    if isinstance(error, errors.InvalidRequest | UnusableSpec):
+    if isinstance(error, errors.InvalidRequest | errors.UnusableUrl | UnusableSpec):
         return Exit.INVALID
     if isinstance(error, errors.ServiceUnreachable | errors.ServiceUnavailable | errors.ProtocolError):
         return Exit.UNREACHABLE

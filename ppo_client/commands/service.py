@@ -23,7 +23,10 @@ def up(
     http_port: Port = 8080,
     grpc_port: Port = 50051,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs API keys.")] = "127.0.0.1",
-    model_root: Annotated[list[Path] | None, typer.Option(help="Another folder whose models specs may name.")] = None,
+    model_root: Annotated[
+        list[Path] | None,
+        typer.Option(exists=True, file_okay=False, help="Another folder whose models specs may name."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run the whole service here until Ctrl-C. Needs no database or broker server."""

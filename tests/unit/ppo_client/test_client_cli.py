@@ -75,6 +75,27 @@ def test_the_version_is_told_without_a_service(ppo):
     assert out.split()[1][0].isdigit()
 
 
+@pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://host", "host"])
+def test_a_url_without_its_scheme_is_told_what_to_write(ppo, url):
+    code, _, err = ppo("ls", "--url", url)
+    assert code == Exit.INVALID
+    assert f"`{url}` is no URL of a service: write http://HOST:PORT" in err
+
+
+def test_a_place_that_cannot_be_written_is_named(ppo):
+    nothing = json_reply({"items": [], "next_page_token": None})
+    told = json_reply(metrics_view(1).model_dump(mode="json"))
+    with serve([job_reply(ended()), told, *[nothing] * 5]) as server:
+        code, _, err = ppo("report", "job_01", "--to", "/proc/nowhere", "--url", server.url)
+    assert (code, err) == (Exit.OBSTACLE, "error: /proc/nowhere cannot be used: No such file or directory\n")
+
+
+def test_a_model_root_that_is_not_there_stops_the_start(ppo, tmp_path):
+    code, _, err = ppo("up", "--home", str(tmp_path), "--model-root", "/nowhere")
+    assert code == Exit.INVALID
+    assert "/nowhere" in err
+
+
 def test_a_number_that_json_does_not_know_is_named(ppo, tmp_path):
     spec = tmp_path / "spec.json"
     spec.write_text('{"kl": {"init_kl_coef": NaN}}')

@@ -14,7 +14,7 @@ import pytest
 
 from ppo_client.child import Child, RestartBudget, describe_exit, rotate, tail
 from ppo_client.embedded import Addresses, choose_addresses, environment
-from ppo_client.home import Home, HomeInUse, PortInUse
+from ppo_client.home import Home, HomeInUse, HomeUnusable, PortInUse
 
 
 def test_a_home_has_one_holder_and_the_second_learns_who(tmp_path):
@@ -25,6 +25,13 @@ def test_a_home_has_one_holder_and_the_second_learns_who(tmp_path):
         assert first.service_file.exists()
     with Home(tmp_path) as again:
         assert not again.service_file.exists()
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "a file"])
+def test_a_home_that_cannot_be_is_named_with_the_option_that_changes_it(tmp_path, place):
+    (tmp_path / "a file").touch()
+    with pytest.raises(HomeUnusable, match=r"cannot be written: .* --home"), Home(tmp_path / place):
+        pass
 
 
 def test_the_lock_of_a_killed_holder_is_free(tmp_path):
@@ -100,6 +107,7 @@ def test_logs_are_bounded_and_their_end_is_shown(tmp_path):
     assert tail(log) == ""
     log.write_text("\n".join(f"line {number}" for number in range(100)))
     assert tail(log, lines=2) == "    line 98\n    line 99"
+    assert tail(log, start=log.stat().st_size - len("line 99")) == "    line 99"
     rotate(log)
     assert log.exists()
     os.truncate(log, 21 << 20)
