@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
+from typer.main import get_command
 
 from docs import generate
-from jobs.spec import JobSpec
+from jobs.spec import JobSpec, parse_spec
+from ppo_client import cli
 from ppo_engine.stats import METRICS
 from tests.support.source_tree import ROOT, repository_files
 
@@ -85,6 +88,18 @@ def test_named_spec_fields_exist(path):
 def test_named_metrics_exist(path):
     keys = {metric.key for metric in METRICS}
     assert [key for key in METRIC_KEY.findall((ROOT / path).read_text("utf-8")) if key not in keys] == []
+
+
+def test_the_readmes_spec_is_one():
+    (spec,) = re.findall(r"```json\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert parse_spec(json.loads(spec)).name == "more-positive"
+
+
+def test_the_readme_names_every_command_and_no_other():
+    text = (ROOT / "README.md").read_text("utf-8")
+    table = text.partition("## The `ppo` command")[2].partition("\n## ")[0]
+    named = {word.split()[0] for word in re.findall(r"`([a-z][a-z-]*(?: [^`]*)?)`", table)} - {"ppo"}
+    assert named == set(get_command(cli.app).commands)
 
 
 def test_a_field_that_is_not_there_is_noticed():
