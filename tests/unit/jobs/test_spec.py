@@ -330,7 +330,7 @@ def test_a_name_that_could_mean_anything_gets_no_guess(name: str) -> None:
 def test_something_else_in_the_place_of_an_object_is_told_what_the_object_needs() -> None:
     found = problems(spec_document(model={"policy": "gpt2"}, prompts=["a"]))
     assert found["/model/policy"].detail == "must be an object with exactly one of `path`, `hub`"
-    assert found["/prompts"].detail == "must be an object with exactly one of `inline`, `file`, `dataset`"
+    assert found["/prompts"].detail.startswith("must be an object with exactly one of `inline`, `file`, `dataset`")
     assert problems(spec_document(model="gpt2"))["/model"].detail == "must be an object with at least `policy`"
 
 
