@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,9 @@ def build_trainer(
         chat=config.prompts.chat,
     )
     _require_context(config, language, prompts)
+    evaluator = _evaluator(config, tokenizer, roots)
+    if restored is not None and isinstance(resume, Path):
+        _require_same_evaluation(restored.values, evaluator)
     device = accelerator.device
     trainer = Trainer(
         config,
@@ -92,7 +95,7 @@ def build_trainer(
         prompts,
         build_scorer(config.rewards, roots=roots, device=device, egress=egress),
         on_phase,
-        _evaluator(config, tokenizer, roots),
+        evaluator,
         texts=_texts(config, language, tokenizer, roots),
         ranks=ranks,
     )
@@ -129,11 +132,19 @@ def _evaluator(config: TrainConfig, tokenizer: PreTrainedTokenizerBase, roots: S
     )
     return Evaluator(
         prompts=prompts.all,
+        fingerprint=prompts.fingerprint,
         config=evaluation,
         training=config.generation,
         batch_size=config.ppo.batch_size,
         samples=config.logging.samples_per_step,
     )
+
+
+def _require_same_evaluation(values: Mapping[str, Any], evaluator: Evaluator | None) -> None:
+    """Numbers before and after would not compare; a checkpoint from before these digests has none."""
+    before = values.get("evaluation")
+    if before is not None and evaluator is not None and evaluator.fingerprint != before:
+        raise InvalidConfig("the evaluation prompts are not those that this run began with")
 
 
 def _require_sound(config: TrainConfig) -> None:

@@ -28,6 +28,7 @@ def capture(trainer: Trainer) -> tuple[dict[str, Any], dict[str, dict[str, Tenso
         "moments": asdict(trainer.moments),
         "prompts": trainer.prompts.state_dict(),
         "texts": None if trainer.texts is None else trainer.texts.state_dict(),
+        "evaluation": None if trainer.evaluator is None else trainer.evaluator.fingerprint,
         "critic_ready": trainer.critic_ready,
     }
     generators = {"sampling": trainer.sampling.get_state(), "shuffling": trainer.shuffling.get_state()}

@@ -32,7 +32,9 @@ FIELDS: tuple[TrlField, ...] = (
     TrlField("log_with", "logging.tensorboard", "TensorBoard is on by default, histograms and samples included."),
     TrlField("task_name", "labels", "Labels are free pairs that jobs can be listed by."),
     TrlField("model_name", "model.policy", "There only a label for trackers; here what is trained: `path` or `hub`."),
-    TrlField("query_dataset", "prompts", "There only a label; here the prompts: `inline`, `file`, `dataset` or `folder`."),
+    TrlField(
+        "query_dataset", "prompts", "There only a label; here the prompts: `inline`, `file`, `dataset` or `folder`."
+    ),
     TrlField("reward_model", "rewards", "There only a label; here the rewards themselves, any number, with weights."),
     TrlField("remove_unused_columns", None, "A prompt file's field is named in `prompts.file.field`."),
     TrlField("tracker_kwargs", None, "Nothing to configure: the run directory holds the TensorBoard files."),

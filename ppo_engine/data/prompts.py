@@ -131,8 +131,11 @@ class PromptSource:
         """Prompts that are longer than `max_tokens`, or have no token at all."""
         if not self._prompts:
             raise PromptsUnusable(f"none of the {len(lines)} prompts has between 1 and {max_tokens} tokens")
-        digest = _fingerprint(self._prompts, shuffle=shuffle, seed=seed)
-        self._cursor = Cursor(len(self._prompts), shuffle=shuffle, seed=(seed,), fingerprint=digest, what="prompt")
+        self.fingerprint = _fingerprint(self._prompts, shuffle=shuffle, seed=seed)
+        """Digest of the set and of all that its order depends on."""
+        self._cursor = Cursor(
+            len(self._prompts), shuffle=shuffle, seed=(seed,), fingerprint=self.fingerprint, what="prompt"
+        )
 
     def __len__(self) -> int:
         return len(self._prompts)

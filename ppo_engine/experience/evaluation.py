@@ -28,6 +28,8 @@ class Evaluator:
     """Answers the evaluation set; draws nothing from the training's random states."""
 
     prompts: Sequence[Prompt]
+    fingerprint: str
+    """Digest of the set."""
     config: EvaluationConfig
     training: GenerationConfig
     batch_size: int
