@@ -47,6 +47,9 @@ TABLE: dict[type[JobsError], Status] = {
     domain.InvalidDataset: Status(HTTPStatus.UNPROCESSABLE_ENTITY, StatusCode.INVALID_ARGUMENT, "Invalid dataset"),
     domain.Unauthenticated: Status(HTTPStatus.UNAUTHORIZED, StatusCode.UNAUTHENTICATED, "No usable API key"),
     domain.Forbidden: Status(HTTPStatus.FORBIDDEN, StatusCode.PERMISSION_DENIED, "Not allowed for this key"),
+    domain.DatasetQuotaExceeded: Status(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, StatusCode.RESOURCE_EXHAUSTED, "No room for the dataset"
+    ),
     domain.KeyNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.NOT_FOUND, "No such key"),
     domain.QuotaExceeded: Status(HTTPStatus.TOO_MANY_REQUESTS, StatusCode.RESOURCE_EXHAUSTED, "Too many jobs", 30),
     domain.WebhookNotFound: Status(HTTPStatus.NOT_FOUND, StatusCode.NOT_FOUND, "No such webhook"),

@@ -13,6 +13,7 @@ from jobs.problems import check
 M = TypeVar("M", bound=BaseModel)
 
 MAX_JOBS = 1_000_000
+MAX_STORED_BYTES = 1 << 50
 MAX_KEY_SECONDS = 10 * 365 * 86400
 
 
@@ -51,6 +52,10 @@ class QuotaRequest(_Request):
     max_running_jobs: int | None = Field(None, ge=0, le=MAX_JOBS, description="Jobs that run; further ones wait.")
     max_queued_jobs: int | None = Field(
         None, ge=0, le=MAX_JOBS, description="Jobs that wait; a further one is refused."
+    )
+    max_datasets: int | None = Field(None, ge=0, le=MAX_JOBS, description="Datasets; a further one is refused.")
+    max_stored_bytes: int | None = Field(
+        None, ge=0, le=MAX_STORED_BYTES, description="Bytes of all datasets together, as they are kept."
     )
 
 

@@ -20,6 +20,8 @@ class OwnerQuota(Base):
     owner_id: Mapped[str] = mapped_column(String(128), primary_key=True)
     max_running_jobs: Mapped[int | None]
     max_queued_jobs: Mapped[int | None]
+    max_datasets: Mapped[int | None]
+    max_stored_bytes: Mapped[int | None]
     update_time: Mapped[datetime] = mapped_column(insert_default=db_time())
 
 

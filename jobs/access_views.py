@@ -30,7 +30,7 @@ class NewKeyView(KeyView):
 
 
 class Usage(View):
-    """A number of jobs, and how many there may be; None without a limit."""
+    """How many there are, and how many there may be; None without a limit."""
 
     used: int
     limit: int | None = None
@@ -42,7 +42,9 @@ class QuotaView(View):
     owner: str
     running_jobs: Usage
     queued_jobs: Usage
-    is_default: bool = Field(description="Whether both limits are the service's own.")
+    datasets: Usage
+    stored_bytes: Usage = Field(description="Of all datasets together, as they are kept.")
+    is_default: bool = Field(description="Whether all limits are the service's own.")
 
 
 class RateLimitView(View):

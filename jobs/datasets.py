@@ -25,10 +25,18 @@ from jobs import audit
 from jobs.auth import Principal
 from jobs.dataset_rows import DatasetFormat, convert
 from jobs.db import Database
-from jobs.errors import DatasetInUse, DatasetNotFound, DatasetTooLarge, InvalidArgument, Unavailable
+from jobs.errors import (
+    DatasetInUse,
+    DatasetNotFound,
+    DatasetQuotaExceeded,
+    DatasetTooLarge,
+    InvalidArgument,
+    Unavailable,
+)
 from jobs.ids import sortable_id
 from jobs.paging import id_before, token_behind
 from jobs.plain import storable
+from jobs.quotas import NO_LIMITS, Limits, check_datasets, check_upload
 from jobs.spec import dataset_file
 from jobs.states import TERMINAL
 from jobs.tables import Dataset, Job, JobDataset
@@ -109,13 +117,14 @@ def _sweep(folder: Path) -> None:
 
 
 def add(
-    db: Database, principal: Principal, upload: Upload, *, name: str, kind: DatasetFormat
+    db: Database, principal: Principal, upload: Upload, *, name: str, kind: DatasetFormat, limits: Limits = NO_LIMITS
 ) -> tuple[DatasetView, bool]:
     """Keep an uploaded file as a dataset; the flag says whether it is new. The same bytes make one dataset per owner.
 
     Raises:
         InvalidDataset: its rows cannot be used; `problems` says which and why.
         InvalidArgument: an unusable name.
+        DatasetQuotaExceeded: the owner keeps as much as `limits` allow.
     """
     if not 1 <= len(name) <= 128 or not name.isprintable() or storable(name) != name:
         raise InvalidArgument("a dataset's name is 1 to 128 printable characters")
@@ -123,17 +132,23 @@ def add(
     earlier = _same(db, *same)
     if earlier is not None:
         return earlier, False
+    check_upload(db, principal.owner_id, limits, upload.size)
     row = Dataset(id=sortable_id("ds"), owner_id=principal.owner_id, name=name, format=kind, sha256=same[1])
     row.size_bytes = upload.size
     final = upload.folder / dataset_file(row.id)
     row.rows, columns = _store(upload, kind, final)
+    row.stored_bytes = final.stat().st_size
     row.columns = [column.model_dump() for column in columns]
     try:
         with db.transaction() as session:
             session.add(row)
             session.flush()
             audit.record(session, principal, "dataset.create", row.id, sha256=row.sha256, rows=row.rows)
+            check_datasets(session, principal.owner_id, limits)
             return _view(row), True
+    except DatasetQuotaExceeded:
+        final.unlink()
+        raise
     except IntegrityError:
         final.unlink()
         earlier = _same(db, *same)  # a twin of this upload was faster
@@ -234,6 +249,7 @@ def _view(row: Dataset) -> DatasetView:
         rows=row.rows,
         columns=[ColumnView.model_validate(column) for column in row.columns],
         size_bytes=row.size_bytes,
+        stored_bytes=row.stored_bytes,
         sha256=row.sha256,
         create_time=row.create_time,
         links={"self": f"/v1/datasets/{row.id}"},

@@ -115,6 +115,12 @@ class DatasetTooLarge(JobsError):
     code = "dataset_too_large"
 
 
+class DatasetQuotaExceeded(JobsError):
+    """You keep as many datasets, or bytes of them, as you may: delete some; `GET /v1/me` says how many."""
+
+    code = "dataset_quota_exceeded"
+
+
 class InvalidDataset(JobsError):
     """Rows of the dataset cannot be used; `errors` says which, and why."""
 

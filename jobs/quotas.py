@@ -1,4 +1,4 @@
-"""How many jobs an owner may have at once: running ones, held back at the claim, and queued ones, refused at submit."""
+"""What an owner may have: running jobs, held back at the claim; queued jobs, and datasets, refused when they come."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jobs.access_tables import OwnerQuota
 from jobs.access_views import QuotaView, Usage
 from jobs.clock import db_time
 from jobs.db import Database
-from jobs.errors import QuotaExceeded
+from jobs.errors import DatasetQuotaExceeded, Problem, QuotaExceeded
 from jobs.principal import Principal
 from jobs.states import JobState
-from jobs.tables import IS_RUNNING, Job
+from jobs.tables import IS_RUNNING, Dataset, Job
 
 _UNLIMITED = 2**62
 
@@ -28,6 +28,9 @@ class Limits:
 
     running: int | None = None
     queued: int | None = None
+    datasets: int | None = None
+    stored_bytes: int | None = None
+    """Of all datasets together."""
 
 
 NO_LIMITS = Limits()
@@ -71,6 +74,58 @@ def within_running(session: Session, owner_id: str, limits: Limits) -> bool:
     return (session.scalar(sa.select(_of(owner_id, JobState.RUNNING))) or 0) <= most
 
 
+def check_datasets(session: Session, owner_id: str, limits: Limits) -> None:
+    """Refuse what has just added a dataset; call it last in the transaction.
+
+    Raises:
+        DatasetQuotaExceeded: the owner has more of them, or more bytes, than allowed.
+    """
+    _in_turn(session, owner_id)
+    _require_room(session, owner_id, limits, 0, 0)
+
+
+def check_upload(db: Database, owner_id: str, limits: Limits, size_bytes: int) -> None:
+    """Refuse a file that has no room before its rows are read; `check_datasets` decides.
+
+    Raises:
+        DatasetQuotaExceeded: as there.
+    """
+    with db.read() as session:
+        _require_room(session, owner_id, limits, 1, size_bytes)
+
+
+def _require_room(session: Session, owner_id: str, limits: Limits, more: int, more_bytes: int) -> None:
+    most, most_bytes = _most_datasets(session.get(OwnerQuota, owner_id), limits)
+    if most is None and most_bytes is None:
+        return
+    count, stored = session.execute(_datasets(owner_id)).one()
+    over: list[tuple[str, int]] = []
+    if most is not None and count + more > most:
+        over.append((f"{most} datasets are your quota, and this would be number {count + more}", most))
+    if most_bytes is not None and stored + more_bytes > most_bytes:
+        all_bytes = stored + more_bytes
+        over.append(
+            (f"{most_bytes} bytes of datasets are your quota, and with this they would be {all_bytes}", most_bytes)
+        )
+    if over:
+        problems = [Problem(pointer="", code="quota_exceeded", detail=text, allowed=[limit]) for text, limit in over]
+        what = "; ".join(text for text, _ in over)
+        raise DatasetQuotaExceeded(f"{what}: delete some, or ask an administrator for more", problems=problems)
+
+
+def _datasets(owner_id: str) -> sa.Select[int, int]:
+    """How many an owner has, and their bytes on disk; of those that an older version took, as they were uploaded."""
+    size = sa.func.coalesce(Dataset.stored_bytes, Dataset.size_bytes)
+    total = sa.cast(sa.func.coalesce(sa.func.sum(size), 0), sa.BigInteger)
+    return sa.select(sa.func.count(), total).where(Dataset.owner_id == owner_id)
+
+
+def _most_datasets(override: OwnerQuota | None, limits: Limits) -> tuple[int | None, int | None]:
+    count = None if override is None else override.max_datasets
+    size = None if override is None else override.max_stored_bytes
+    return limits.datasets if count is None else count, limits.stored_bytes if size is None else size
+
+
 def quota(db: Database, owner_id: str, limits: Limits) -> QuotaView:
     """What an owner may have and has."""
     with db.read() as session:
@@ -78,7 +133,7 @@ def quota(db: Database, owner_id: str, limits: Limits) -> QuotaView:
 
 
 def set_quota(db: Database, principal: Principal, owner_id: str, wanted: QuotaRequest, limits: Limits) -> QuotaView:
-    """Allow an owner so many jobs. What runs and waits already is left alone.
+    """Allow an owner so much. What runs, waits and is stored already is left alone.
 
     The caller must be an administrator; `api.operations` sees to that.
     """
@@ -99,11 +154,15 @@ def _view(session: Session, owner_id: str, limits: Limits) -> QuotaView:
     ).one()
     most_running = None if override is None else override.max_running_jobs
     most_queued = None if override is None else override.max_queued_jobs
+    datasets, stored_bytes = session.execute(_datasets(owner_id)).one()
+    most_datasets, most_bytes = _most_datasets(override, limits)
     return QuotaView(
         owner=owner_id,
         running_jobs=Usage(used=running, limit=limits.running if most_running is None else most_running),
         queued_jobs=Usage(used=queued, limit=limits.queued if most_queued is None else most_queued),
-        is_default=most_running is None and most_queued is None,
+        datasets=Usage(used=datasets, limit=most_datasets),
+        stored_bytes=Usage(used=stored_bytes, limit=most_bytes),
+        is_default=override is None or all(getattr(override, name) is None for name in QuotaRequest.model_fields),
     )
 
 

@@ -55,6 +55,10 @@ class DomainSettings(BaseSettings):
     max_queued_jobs: int | None = Field(
         1000, ge=0, description="Jobs of one owner that may be queued; a further one is refused."
     )
+    max_datasets: int | None = Field(1000, ge=0, description="Datasets that one owner may keep.")
+    max_stored_bytes: int | None = Field(
+        20 << 30, ge=0, description="Bytes of all datasets that one owner keeps, as they lie on disk."
+    )
 
     @field_validator("home", "datasets_dir")
     @classmethod
@@ -92,7 +96,7 @@ class DomainSettings(BaseSettings):
     @property
     def limits(self) -> Limits:
         """Limits of an owner for whom an administrator set no others."""
-        return Limits(self.max_running_jobs, self.max_queued_jobs)
+        return Limits(self.max_running_jobs, self.max_queued_jobs, self.max_datasets, self.max_stored_bytes)
 
     @property
     def runs_dir(self) -> Path:

@@ -283,6 +283,8 @@ class Dataset(Base):
     sha256: Mapped[str] = mapped_column(String(64))
     """Of the file as it was uploaded."""
     size_bytes: Mapped[int]
+    stored_bytes: Mapped[int | None]
+    """Of its rows as they are kept; None: by an older version of the service."""
     rows: Mapped[int]
     columns: Mapped[list[dict[str, Any]]]
     create_time: Mapped[datetime] = _now()

@@ -247,6 +247,8 @@ class DatasetView(View):
     rows: int
     columns: list[ColumnView]
     size_bytes: int
+    stored_bytes: int | None = None
+    """Of its rows as they are kept, which count for the quota; None: by an older version of the service."""
     sha256: str
     create_time: datetime
     preview: list[dict[str, Any]] = []

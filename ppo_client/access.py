@@ -59,10 +59,21 @@ class Access:
         return QuotaView.model_validate(self._http.json("GET", _quota(owner)))
 
     def set_quota(
-        self, owner: str, *, max_running_jobs: int | None = None, max_queued_jobs: int | None = None
+        self,
+        owner: str,
+        *,
+        max_running_jobs: int | None = None,
+        max_queued_jobs: int | None = None,
+        max_datasets: int | None = None,
+        max_stored_bytes: int | None = None,
     ) -> QuotaView:
-        """Set both limits of an owner, None for the service's default; for administrators."""
-        body = {"max_running_jobs": max_running_jobs, "max_queued_jobs": max_queued_jobs}
+        """Set all limits of an owner, None for the service's default; for administrators."""
+        body = {
+            "max_running_jobs": max_running_jobs,
+            "max_queued_jobs": max_queued_jobs,
+            "max_datasets": max_datasets,
+            "max_stored_bytes": max_stored_bytes,
+        }
         return QuotaView.model_validate(self._http.json("PUT", _quota(owner), body=body))
 
     def audit(self, *, owner: str | None = None, target: str | None = None) -> Iterator[AuditView]:

@@ -47,6 +47,7 @@ _BODY = {
             *_ACCESS,
             door.BodyTimeout,
             domain.DatasetTooLarge,
+            domain.DatasetQuotaExceeded,
             door.UnsupportedMediaType,
             domain.InvalidDataset,
         ),
@@ -73,7 +74,9 @@ async def add_dataset(
             part = form.finish()
             media_type, filename = part.content_type, part.filename
         kind, name = dataset_format(media_type, filename), query.name or filename or "dataset"
-        view, created = await in_thread(datasets.add, context.db, caller, upload, name=name, kind=kind)
+        view, created = await in_thread(
+            datasets.add, context.db, caller, upload, name=name, kind=kind, limits=context.settings.limits
+        )
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/datasets/{view.id}"
     return view

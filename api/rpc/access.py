@@ -110,8 +110,14 @@ def _key(view: KeyView) -> pb.ApiKey:
 
 
 def _quota(view: QuotaView) -> pb.Quota:
-    running, queued = (pb.Usage(**usage.model_dump()) for usage in (view.running_jobs, view.queued_jobs))
-    return pb.Quota(owner=view.owner, running_jobs=running, queued_jobs=queued, is_default=view.is_default)
+    return pb.Quota(
+        owner=view.owner,
+        running_jobs=pb.Usage(**view.running_jobs.model_dump()),
+        queued_jobs=pb.Usage(**view.queued_jobs.model_dump()),
+        datasets=pb.Usage(**view.datasets.model_dump()),
+        stored_bytes=pb.Usage(**view.stored_bytes.model_dump()),
+        is_default=view.is_default,
+    )
 
 
 def _entry(view: AuditView) -> pb.AuditEntry:

@@ -39,7 +39,13 @@ class DatasetServicer(DatasetServiceServicer):
         kind = dataset_format("", f"x.{header.format}" if header.format else header.name)
         async with receive(self._context, _content(parts)) as upload:
             view, created = await in_thread(
-                datasets.add, self._db, CALLER.get(), upload, name=header.name or "dataset", kind=kind
+                datasets.add,
+                self._db,
+                CALLER.get(),
+                upload,
+                name=header.name or "dataset",
+                kind=kind,
+                limits=self._context.settings.limits,
             )
         return pb.UploadDatasetResponse(dataset=_dataset(view), created=created)
 

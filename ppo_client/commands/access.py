@@ -27,7 +27,7 @@ class NoService(ClientError):
 
 
 keys = typer.Typer(no_args_is_help=True, help="API keys: make, list and revoke them.")
-quotas = typer.Typer(no_args_is_help=True, help="How many jobs an owner may have; for administrators.")
+quotas = typer.Typer(no_args_is_help=True, help="How many jobs and datasets an owner may have; for administrators.")
 
 Local = Annotated[
     Path | None,
@@ -51,6 +51,8 @@ def me(url: Url = None, key: Key = None, as_json: Json = False) -> None:
     used = _usage(found.quota.running_jobs), _usage(found.quota.queued_jobs)
     table.add_row(Text(found.owner), ", ".join(found.scopes), found.key_id or "none needed", expires, *used)
     console.print(table)
+    quota = found.quota
+    console.print(f"datasets: {_usage(quota.datasets)}, with {_usage(quota.stored_bytes)} bytes", soft_wrap=True)
 
 
 @keys.command()
@@ -137,13 +139,22 @@ def set_quota(
     owner: OwnerName,
     running: Annotated[int | None, typer.Option(min=0, help="Jobs at once. Default: the service's.")] = None,
     queued: Annotated[int | None, typer.Option(min=0, help="Jobs that wait. Default: the service's.")] = None,
+    datasets: Annotated[int | None, typer.Option(min=0, help="Datasets. Default: the service's.")] = None,
+    stored_bytes: Annotated[int | None, typer.Option(min=0, help="Their bytes. Default: the service's.")] = None,
     url: Url = None,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Set both limits of an owner; one that is not given becomes the service's default."""
+    """Set all limits of an owner; one that is not given becomes the service's default."""
     with PPOClient(url, key) as client:
-        _print_quota(client.set_quota(owner, max_running_jobs=running, max_queued_jobs=queued), as_json=as_json)
+        quota = client.set_quota(
+            owner,
+            max_running_jobs=running,
+            max_queued_jobs=queued,
+            max_datasets=datasets,
+            max_stored_bytes=stored_bytes,
+        )
+    _print_quota(quota, as_json=as_json)
 
 
 def audit(
@@ -189,9 +200,10 @@ def _print_quota(quota: QuotaView, *, as_json: bool) -> None:
     if as_json:
         output.print_json(quota)
         return
-    table = output.table("owner", "running", "queued", "")
+    table = output.table("owner", "running", "queued", "datasets", "their bytes", "")
     default = "default" if quota.is_default else "set by an administrator"
-    table.add_row(Text(quota.owner), _usage(quota.running_jobs), _usage(quota.queued_jobs), default)
+    used = quota.running_jobs, quota.queued_jobs, quota.datasets, quota.stored_bytes
+    table.add_row(Text(quota.owner), *map(_usage, used), default)
     console.print(table)
 
 

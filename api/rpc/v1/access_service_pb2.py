@@ -26,7 +26,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61pi/rpc/v1/access_service.proto\x12\x06ppo.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x02\n\x06\x41piKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06scopes\x18\x04 \x03(\t\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rlast_use_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"3\n\x05Usage\x12\x0c\n\x04used\x18\x01 \x01(\x03\x12\x12\n\x05limit\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_limit\"s\n\x05Quota\x12\r\n\x05owner\x18\x01 \x01(\t\x12#\n\x0crunning_jobs\x18\x02 \x01(\x0b\x32\r.ppo.v1.Usage\x12\"\n\x0bqueued_jobs\x18\x03 \x01(\x0b\x32\r.ppo.v1.Usage\x12\x12\n\nis_default\x18\x04 \x01(\x08\"7\n\tRateLimit\x12\x1b\n\x13requests_per_second\x18\x01 \x01(\x01\x12\r\n\x05\x62urst\x18\x02 \x01(\x03\"\xa5\x02\n\nAuditEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x13\n\x06key_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x61\x63tion\x18\x05 \x01(\t\x12\x13\n\x06target\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x0f\n\x07outcome\x18\x07 \x01(\t\x12\x17\n\nrequest_id\x18\x08 \x01(\tH\x02\x88\x01\x01\x12\x14\n\x07\x61\x64\x64ress\x18\t \x01(\tH\x03\x88\x01\x01\x12\'\n\x06\x64\x65tail\x18\n \x01(\x0b\x32\x17.google.protobuf.StructB\t\n\x07_key_idB\t\n\x07_targetB\r\n\x0b_request_idB\n\n\x08_address\"\x0e\n\x0cGetMeRequest\"\xc4\x01\n\rGetMeResponse\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06scopes\x18\x02 \x03(\t\x12\x13\n\x06key_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x05quota\x18\x05 \x01(\x0b\x32\r.ppo.v1.Quota\x12%\n\nrate_limit\x18\x06 \x01(\x0b\x32\x11.ppo.v1.RateLimitB\t\n\x07_key_id\"\x8c\x01\n\x10\x43reateKeyRequest\x12\x12\n\x05owner\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04name\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x0e\n\x06scopes\x18\x03 \x03(\t\x12\x1b\n\x0e\x65xpire_seconds\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x08\n\x06_ownerB\x07\n\x05_nameB\x11\n\x0f_expire_seconds\"D\n\x11\x43reateKeyResponse\x12\x1f\n\x07\x61pi_key\x18\x01 \x01(\x0b\x32\x0e.ppo.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\"Z\n\x0fListKeysRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x11\n\teverybody\x18\x02 \x01(\x08\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"M\n\x10ListKeysResponse\x12 \n\x08\x61pi_keys\x18\x01 \x03(\x0b\x32\x0e.ppo.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"4\n\x11RevokeKeyResponse\x12\x1f\n\x07\x61pi_key\x18\x01 \x01(\x0b\x32\x0e.ppo.v1.ApiKey\" \n\x0fGetQuotaRequest\x12\r\n\x05owner\x18\x01 \x01(\t\"0\n\x10GetQuotaResponse\x12\x1c\n\x05quota\x18\x01 \x01(\x0b\x32\r.ppo.v1.Quota\"\x86\x01\n\x0fSetQuotaRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x1d\n\x10max_running_jobs\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x0fmax_queued_jobs\x18\x03 \x01(\x03H\x01\x88\x01\x01\x42\x13\n\x11_max_running_jobsB\x12\n\x10_max_queued_jobs\"0\n\x10SetQuotaResponse\x12\x1c\n\x05quota\x18\x01 \x01(\x0b\x32\r.ppo.v1.Quota\"_\n\x17ListAuditEntriesRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"X\n\x18ListAuditEntriesResponse\x12#\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x12.ppo.v1.AuditEntry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xdd\x03\n\rAccessService\x12\x34\n\x05GetMe\x12\x14.ppo.v1.GetMeRequest\x1a\x15.ppo.v1.GetMeResponse\x12@\n\tCreateKey\x12\x18.ppo.v1.CreateKeyRequest\x1a\x19.ppo.v1.CreateKeyResponse\x12=\n\x08ListKeys\x12\x17.ppo.v1.ListKeysRequest\x1a\x18.ppo.v1.ListKeysResponse\x12@\n\tRevokeKey\x12\x18.ppo.v1.RevokeKeyRequest\x1a\x19.ppo.v1.RevokeKeyResponse\x12=\n\x08GetQuota\x12\x17.ppo.v1.GetQuotaRequest\x1a\x18.ppo.v1.GetQuotaResponse\x12=\n\x08SetQuota\x12\x17.ppo.v1.SetQuotaRequest\x1a\x18.ppo.v1.SetQuotaResponse\x12U\n\x10ListAuditEntries\x12\x1f.ppo.v1.ListAuditEntriesRequest\x1a .ppo.v1.ListAuditEntriesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61pi/rpc/v1/access_service.proto\x12\x06ppo.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x02\n\x06\x41piKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06scopes\x18\x04 \x03(\t\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rlast_use_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"3\n\x05Usage\x12\x0c\n\x04used\x18\x01 \x01(\x03\x12\x12\n\x05limit\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_limit\"\xb9\x01\n\x05Quota\x12\r\n\x05owner\x18\x01 \x01(\t\x12#\n\x0crunning_jobs\x18\x02 \x01(\x0b\x32\r.ppo.v1.Usage\x12\"\n\x0bqueued_jobs\x18\x03 \x01(\x0b\x32\r.ppo.v1.Usage\x12\x12\n\nis_default\x18\x04 \x01(\x08\x12\x1f\n\x08\x64\x61tasets\x18\x05 \x01(\x0b\x32\r.ppo.v1.Usage\x12#\n\x0cstored_bytes\x18\x06 \x01(\x0b\x32\r.ppo.v1.Usage\"7\n\tRateLimit\x12\x1b\n\x13requests_per_second\x18\x01 \x01(\x01\x12\r\n\x05\x62urst\x18\x02 \x01(\x03\"\xa5\x02\n\nAuditEntry\x12\n\n\x02id\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05owner\x18\x03 \x01(\t\x12\x13\n\x06key_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x61\x63tion\x18\x05 \x01(\t\x12\x13\n\x06target\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x0f\n\x07outcome\x18\x07 \x01(\t\x12\x17\n\nrequest_id\x18\x08 \x01(\tH\x02\x88\x01\x01\x12\x14\n\x07\x61\x64\x64ress\x18\t \x01(\tH\x03\x88\x01\x01\x12\'\n\x06\x64\x65tail\x18\n \x01(\x0b\x32\x17.google.protobuf.StructB\t\n\x07_key_idB\t\n\x07_targetB\r\n\x0b_request_idB\n\n\x08_address\"\x0e\n\x0cGetMeRequest\"\xc4\x01\n\rGetMeResponse\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06scopes\x18\x02 \x03(\t\x12\x13\n\x06key_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x05quota\x18\x05 \x01(\x0b\x32\r.ppo.v1.Quota\x12%\n\nrate_limit\x18\x06 \x01(\x0b\x32\x11.ppo.v1.RateLimitB\t\n\x07_key_id\"\x8c\x01\n\x10\x43reateKeyRequest\x12\x12\n\x05owner\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x11\n\x04name\x18\x02 \x01(\tH\x01\x88\x01\x01\x12\x0e\n\x06scopes\x18\x03 \x03(\t\x12\x1b\n\x0e\x65xpire_seconds\x18\x04 \x01(\x03H\x02\x88\x01\x01\x42\x08\n\x06_ownerB\x07\n\x05_nameB\x11\n\x0f_expire_seconds\"D\n\x11\x43reateKeyResponse\x12\x1f\n\x07\x61pi_key\x18\x01 \x01(\x0b\x32\x0e.ppo.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\"Z\n\x0fListKeysRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x11\n\teverybody\x18\x02 \x01(\x08\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"M\n\x10ListKeysResponse\x12 \n\x08\x61pi_keys\x18\x01 \x03(\x0b\x32\x0e.ppo.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"4\n\x11RevokeKeyResponse\x12\x1f\n\x07\x61pi_key\x18\x01 \x01(\x0b\x32\x0e.ppo.v1.ApiKey\" \n\x0fGetQuotaRequest\x12\r\n\x05owner\x18\x01 \x01(\t\"0\n\x10GetQuotaResponse\x12\x1c\n\x05quota\x18\x01 \x01(\x0b\x32\r.ppo.v1.Quota\"\xe6\x01\n\x0fSetQuotaRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x1d\n\x10max_running_jobs\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x0fmax_queued_jobs\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0cmax_datasets\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x1d\n\x10max_stored_bytes\x18\x05 \x01(\x03H\x03\x88\x01\x01\x42\x13\n\x11_max_running_jobsB\x12\n\x10_max_queued_jobsB\x0f\n\r_max_datasetsB\x13\n\x11_max_stored_bytes\"0\n\x10SetQuotaResponse\x12\x1c\n\x05quota\x18\x01 \x01(\x0b\x32\r.ppo.v1.Quota\"_\n\x17ListAuditEntriesRequest\x12\r\n\x05owner\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"X\n\x18ListAuditEntriesResponse\x12#\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x12.ppo.v1.AuditEntry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xdd\x03\n\rAccessService\x12\x34\n\x05GetMe\x12\x14.ppo.v1.GetMeRequest\x1a\x15.ppo.v1.GetMeResponse\x12@\n\tCreateKey\x12\x18.ppo.v1.CreateKeyRequest\x1a\x19.ppo.v1.CreateKeyResponse\x12=\n\x08ListKeys\x12\x17.ppo.v1.ListKeysRequest\x1a\x18.ppo.v1.ListKeysResponse\x12@\n\tRevokeKey\x12\x18.ppo.v1.RevokeKeyRequest\x1a\x19.ppo.v1.RevokeKeyResponse\x12=\n\x08GetQuota\x12\x17.ppo.v1.GetQuotaRequest\x1a\x18.ppo.v1.GetQuotaResponse\x12=\n\x08SetQuota\x12\x17.ppo.v1.SetQuotaRequest\x1a\x18.ppo.v1.SetQuotaResponse\x12U\n\x10ListAuditEntries\x12\x1f.ppo.v1.ListAuditEntriesRequest\x1a .ppo.v1.ListAuditEntriesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,40 +37,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APIKEY']._serialized_end=370
   _globals['_USAGE']._serialized_start=372
   _globals['_USAGE']._serialized_end=423
-  _globals['_QUOTA']._serialized_start=425
-  _globals['_QUOTA']._serialized_end=540
-  _globals['_RATELIMIT']._serialized_start=542
-  _globals['_RATELIMIT']._serialized_end=597
-  _globals['_AUDITENTRY']._serialized_start=600
-  _globals['_AUDITENTRY']._serialized_end=893
-  _globals['_GETMEREQUEST']._serialized_start=895
-  _globals['_GETMEREQUEST']._serialized_end=909
-  _globals['_GETMERESPONSE']._serialized_start=912
-  _globals['_GETMERESPONSE']._serialized_end=1108
-  _globals['_CREATEKEYREQUEST']._serialized_start=1111
-  _globals['_CREATEKEYREQUEST']._serialized_end=1251
-  _globals['_CREATEKEYRESPONSE']._serialized_start=1253
-  _globals['_CREATEKEYRESPONSE']._serialized_end=1321
-  _globals['_LISTKEYSREQUEST']._serialized_start=1323
-  _globals['_LISTKEYSREQUEST']._serialized_end=1413
-  _globals['_LISTKEYSRESPONSE']._serialized_start=1415
-  _globals['_LISTKEYSRESPONSE']._serialized_end=1492
-  _globals['_REVOKEKEYREQUEST']._serialized_start=1494
-  _globals['_REVOKEKEYREQUEST']._serialized_end=1528
-  _globals['_REVOKEKEYRESPONSE']._serialized_start=1530
-  _globals['_REVOKEKEYRESPONSE']._serialized_end=1582
-  _globals['_GETQUOTAREQUEST']._serialized_start=1584
-  _globals['_GETQUOTAREQUEST']._serialized_end=1616
-  _globals['_GETQUOTARESPONSE']._serialized_start=1618
-  _globals['_GETQUOTARESPONSE']._serialized_end=1666
-  _globals['_SETQUOTAREQUEST']._serialized_start=1669
-  _globals['_SETQUOTAREQUEST']._serialized_end=1803
-  _globals['_SETQUOTARESPONSE']._serialized_start=1805
-  _globals['_SETQUOTARESPONSE']._serialized_end=1853
-  _globals['_LISTAUDITENTRIESREQUEST']._serialized_start=1855
-  _globals['_LISTAUDITENTRIESREQUEST']._serialized_end=1950
-  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_start=1952
-  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_end=2040
-  _globals['_ACCESSSERVICE']._serialized_start=2043
-  _globals['_ACCESSSERVICE']._serialized_end=2520
+  _globals['_QUOTA']._serialized_start=426
+  _globals['_QUOTA']._serialized_end=611
+  _globals['_RATELIMIT']._serialized_start=613
+  _globals['_RATELIMIT']._serialized_end=668
+  _globals['_AUDITENTRY']._serialized_start=671
+  _globals['_AUDITENTRY']._serialized_end=964
+  _globals['_GETMEREQUEST']._serialized_start=966
+  _globals['_GETMEREQUEST']._serialized_end=980
+  _globals['_GETMERESPONSE']._serialized_start=983
+  _globals['_GETMERESPONSE']._serialized_end=1179
+  _globals['_CREATEKEYREQUEST']._serialized_start=1182
+  _globals['_CREATEKEYREQUEST']._serialized_end=1322
+  _globals['_CREATEKEYRESPONSE']._serialized_start=1324
+  _globals['_CREATEKEYRESPONSE']._serialized_end=1392
+  _globals['_LISTKEYSREQUEST']._serialized_start=1394
+  _globals['_LISTKEYSREQUEST']._serialized_end=1484
+  _globals['_LISTKEYSRESPONSE']._serialized_start=1486
+  _globals['_LISTKEYSRESPONSE']._serialized_end=1563
+  _globals['_REVOKEKEYREQUEST']._serialized_start=1565
+  _globals['_REVOKEKEYREQUEST']._serialized_end=1599
+  _globals['_REVOKEKEYRESPONSE']._serialized_start=1601
+  _globals['_REVOKEKEYRESPONSE']._serialized_end=1653
+  _globals['_GETQUOTAREQUEST']._serialized_start=1655
+  _globals['_GETQUOTAREQUEST']._serialized_end=1687
+  _globals['_GETQUOTARESPONSE']._serialized_start=1689
+  _globals['_GETQUOTARESPONSE']._serialized_end=1737
+  _globals['_SETQUOTAREQUEST']._serialized_start=1740
+  _globals['_SETQUOTAREQUEST']._serialized_end=1970
+  _globals['_SETQUOTARESPONSE']._serialized_start=1972
+  _globals['_SETQUOTARESPONSE']._serialized_end=2020
+  _globals['_LISTAUDITENTRIESREQUEST']._serialized_start=2022
+  _globals['_LISTAUDITENTRIESREQUEST']._serialized_end=2117
+  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_start=2119
+  _globals['_LISTAUDITENTRIESRESPONSE']._serialized_end=2207
+  _globals['_ACCESSSERVICE']._serialized_start=2210
+  _globals['_ACCESSSERVICE']._serialized_end=2687
 # @@protoc_insertion_point(module_scope)

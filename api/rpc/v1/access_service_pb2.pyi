@@ -73,7 +73,7 @@ Global___ApiKey: _TypeAlias = ApiKey  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
-    """A number of jobs, and how many there may be; absent without a limit."""
+    """How many there are, and how many there may be; absent without a limit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -107,13 +107,21 @@ class Quota(_message.Message):
     RUNNING_JOBS_FIELD_NUMBER: _builtins.int
     QUEUED_JOBS_FIELD_NUMBER: _builtins.int
     IS_DEFAULT_FIELD_NUMBER: _builtins.int
+    DATASETS_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     is_default: _builtins.bool
-    """Whether both limits are the service's own."""
+    """Whether all limits are the service's own."""
     @_builtins.property
     def running_jobs(self) -> Global___Usage: ...
     @_builtins.property
     def queued_jobs(self) -> Global___Usage: ...
+    @_builtins.property
+    def datasets(self) -> Global___Usage: ...
+    @_builtins.property
+    def stored_bytes(self) -> Global___Usage:
+        """Of all datasets together, as they are kept."""
+
     def __init__(
         self,
         *,
@@ -121,10 +129,12 @@ class Quota(_message.Message):
         running_jobs: Global___Usage | None = ...,
         queued_jobs: Global___Usage | None = ...,
         is_default: _builtins.bool = ...,
+        datasets: Global___Usage | None = ...,
+        stored_bytes: Global___Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["datasets", b"datasets", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_default", b"is_default", "owner", b"owner", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["datasets", b"datasets", "is_default", b"is_default", "owner", b"owner", "queued_jobs", b"queued_jobs", "running_jobs", b"running_jobs", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -487,30 +497,46 @@ class SetQuotaRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     MAX_RUNNING_JOBS_FIELD_NUMBER: _builtins.int
     MAX_QUEUED_JOBS_FIELD_NUMBER: _builtins.int
+    MAX_DATASETS_FIELD_NUMBER: _builtins.int
+    MAX_STORED_BYTES_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     max_running_jobs: _builtins.int
     """Absent: the service's default."""
     max_queued_jobs: _builtins.int
     """Absent: the service's default."""
+    max_datasets: _builtins.int
+    """Absent: the service's default."""
+    max_stored_bytes: _builtins.int
+    """Of all datasets together, as they are kept. Absent: the service's default."""
     def __init__(
         self,
         *,
         owner: _builtins.str = ...,
         max_running_jobs: _builtins.int | None = ...,
         max_queued_jobs: _builtins.int | None = ...,
+        max_datasets: _builtins.int | None = ...,
+        max_stored_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_queued_jobs", b"_max_queued_jobs", "_max_running_jobs", b"_max_running_jobs", "max_queued_jobs", b"max_queued_jobs", "max_running_jobs", b"max_running_jobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_datasets", b"_max_datasets", "_max_queued_jobs", b"_max_queued_jobs", "_max_running_jobs", b"_max_running_jobs", "_max_stored_bytes", b"_max_stored_bytes", "max_datasets", b"max_datasets", "max_queued_jobs", b"max_queued_jobs", "max_running_jobs", b"max_running_jobs", "max_stored_bytes", b"max_stored_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_queued_jobs", b"_max_queued_jobs", "_max_running_jobs", b"_max_running_jobs", "max_queued_jobs", b"max_queued_jobs", "max_running_jobs", b"max_running_jobs", "owner", b"owner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_datasets", b"_max_datasets", "_max_queued_jobs", b"_max_queued_jobs", "_max_running_jobs", b"_max_running_jobs", "_max_stored_bytes", b"_max_stored_bytes", "max_datasets", b"max_datasets", "max_queued_jobs", b"max_queued_jobs", "max_running_jobs", b"max_running_jobs", "max_stored_bytes", b"max_stored_bytes", "owner", b"owner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_datasets: _TypeAlias = _typing.Literal["max_datasets"]  # noqa: Y015
+    _WhichOneofArgType__max_datasets: _TypeAlias = _typing.Literal["_max_datasets", b"_max_datasets"]  # noqa: Y015
     _WhichOneofReturnType__max_queued_jobs: _TypeAlias = _typing.Literal["max_queued_jobs"]  # noqa: Y015
     _WhichOneofArgType__max_queued_jobs: _TypeAlias = _typing.Literal["_max_queued_jobs", b"_max_queued_jobs"]  # noqa: Y015
     _WhichOneofReturnType__max_running_jobs: _TypeAlias = _typing.Literal["max_running_jobs"]  # noqa: Y015
     _WhichOneofArgType__max_running_jobs: _TypeAlias = _typing.Literal["_max_running_jobs", b"_max_running_jobs"]  # noqa: Y015
+    _WhichOneofReturnType__max_stored_bytes: _TypeAlias = _typing.Literal["max_stored_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_stored_bytes: _TypeAlias = _typing.Literal["_max_stored_bytes", b"_max_stored_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_datasets) -> _WhichOneofReturnType__max_datasets | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queued_jobs) -> _WhichOneofReturnType__max_queued_jobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_running_jobs) -> _WhichOneofReturnType__max_running_jobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_stored_bytes) -> _WhichOneofReturnType__max_stored_bytes | None: ...
 
 Global___SetQuotaRequest: _TypeAlias = SetQuotaRequest  # noqa: Y015
 

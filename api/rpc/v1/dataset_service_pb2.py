@@ -26,7 +26,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n api/rpc/v1/dataset_service.proto\x12\x06ppo.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xba\x02\n\x07\x44\x61taset\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x03 \x01(\t\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\x1f\n\x07\x63olumns\x18\x05 \x03(\x0b\x32\x0e.ppo.v1.Column\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x0e\n\x06sha256\x18\x07 \x01(\t\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07preview\x18\t \x03(\x0b\x32\x17.google.protobuf.Struct\x12)\n\x05links\x18\n \x03(\x0b\x32\x1a.ppo.v1.Dataset.LinksEntry\x1a,\n\nLinksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xbf\x01\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05kinds\x18\x02 \x03(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\x1a\n\x12longest_characters\x18\x04 \x01(\x03\x12\x1f\n\x12\x66irst_row_not_text\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1f\n\x12\x66irst_row_not_chat\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x15\n\x13_first_row_not_textB\x15\n\x13_first_row_not_chat\"X\n\x14UploadDatasetRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.ppo.v1.DatasetHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"-\n\rDatasetHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\t\"J\n\x15UploadDatasetResponse\x12 \n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x0f.ppo.v1.Dataset\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\'\n\x11GetDatasetRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\"6\n\x12GetDatasetResponse\x12 \n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x0f.ppo.v1.Dataset\"<\n\x13ListDatasetsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"R\n\x14ListDatasetsResponse\x12!\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x0f.ppo.v1.Dataset\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x14\x44\x65leteDatasetRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteDatasetResponse2\xbe\x02\n\x0e\x44\x61tasetService\x12N\n\rUploadDataset\x12\x1c.ppo.v1.UploadDatasetRequest\x1a\x1d.ppo.v1.UploadDatasetResponse(\x01\x12\x43\n\nGetDataset\x12\x19.ppo.v1.GetDatasetRequest\x1a\x1a.ppo.v1.GetDatasetResponse\x12I\n\x0cListDatasets\x12\x1b.ppo.v1.ListDatasetsRequest\x1a\x1c.ppo.v1.ListDatasetsResponse\x12L\n\rDeleteDataset\x12\x1c.ppo.v1.DeleteDatasetRequest\x1a\x1d.ppo.v1.DeleteDatasetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n api/rpc/v1/dataset_service.proto\x12\x06ppo.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe6\x02\n\x07\x44\x61taset\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x03 \x01(\t\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\x1f\n\x07\x63olumns\x18\x05 \x03(\x0b\x32\x0e.ppo.v1.Column\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x0e\n\x06sha256\x18\x07 \x01(\t\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07preview\x18\t \x03(\x0b\x32\x17.google.protobuf.Struct\x12)\n\x05links\x18\n \x03(\x0b\x32\x1a.ppo.v1.Dataset.LinksEntry\x12\x19\n\x0cstored_bytes\x18\x0b \x01(\x03H\x00\x88\x01\x01\x1a,\n\nLinksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_stored_bytes\"\xbf\x01\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05kinds\x18\x02 \x03(\t\x12\x0c\n\x04rows\x18\x03 \x01(\x03\x12\x1a\n\x12longest_characters\x18\x04 \x01(\x03\x12\x1f\n\x12\x66irst_row_not_text\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1f\n\x12\x66irst_row_not_chat\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x15\n\x13_first_row_not_textB\x15\n\x13_first_row_not_chat\"X\n\x14UploadDatasetRequest\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.ppo.v1.DatasetHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"-\n\rDatasetHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\t\"J\n\x15UploadDatasetResponse\x12 \n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x0f.ppo.v1.Dataset\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\'\n\x11GetDatasetRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\"6\n\x12GetDatasetResponse\x12 \n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x0f.ppo.v1.Dataset\"<\n\x13ListDatasetsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"R\n\x14ListDatasetsResponse\x12!\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x0f.ppo.v1.Dataset\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x14\x44\x65leteDatasetRequest\x12\x12\n\ndataset_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteDatasetResponse2\xbe\x02\n\x0e\x44\x61tasetService\x12N\n\rUploadDataset\x12\x1c.ppo.v1.UploadDatasetRequest\x1a\x1d.ppo.v1.UploadDatasetResponse(\x01\x12\x43\n\nGetDataset\x12\x19.ppo.v1.GetDatasetRequest\x1a\x1a.ppo.v1.GetDatasetResponse\x12I\n\x0cListDatasets\x12\x1b.ppo.v1.ListDatasetsRequest\x1a\x1c.ppo.v1.ListDatasetsResponse\x12L\n\rDeleteDataset\x12\x1c.ppo.v1.DeleteDatasetRequest\x1a\x1d.ppo.v1.DeleteDatasetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,29 +36,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DATASET_LINKSENTRY']._loaded_options = None
   _globals['_DATASET_LINKSENTRY']._serialized_options = b'8\001'
   _globals['_DATASET']._serialized_start=108
-  _globals['_DATASET']._serialized_end=422
-  _globals['_DATASET_LINKSENTRY']._serialized_start=378
-  _globals['_DATASET_LINKSENTRY']._serialized_end=422
-  _globals['_COLUMN']._serialized_start=425
-  _globals['_COLUMN']._serialized_end=616
-  _globals['_UPLOADDATASETREQUEST']._serialized_start=618
-  _globals['_UPLOADDATASETREQUEST']._serialized_end=706
-  _globals['_DATASETHEADER']._serialized_start=708
-  _globals['_DATASETHEADER']._serialized_end=753
-  _globals['_UPLOADDATASETRESPONSE']._serialized_start=755
-  _globals['_UPLOADDATASETRESPONSE']._serialized_end=829
-  _globals['_GETDATASETREQUEST']._serialized_start=831
-  _globals['_GETDATASETREQUEST']._serialized_end=870
-  _globals['_GETDATASETRESPONSE']._serialized_start=872
-  _globals['_GETDATASETRESPONSE']._serialized_end=926
-  _globals['_LISTDATASETSREQUEST']._serialized_start=928
-  _globals['_LISTDATASETSREQUEST']._serialized_end=988
-  _globals['_LISTDATASETSRESPONSE']._serialized_start=990
-  _globals['_LISTDATASETSRESPONSE']._serialized_end=1072
-  _globals['_DELETEDATASETREQUEST']._serialized_start=1074
-  _globals['_DELETEDATASETREQUEST']._serialized_end=1116
-  _globals['_DELETEDATASETRESPONSE']._serialized_start=1118
-  _globals['_DELETEDATASETRESPONSE']._serialized_end=1141
-  _globals['_DATASETSERVICE']._serialized_start=1144
-  _globals['_DATASETSERVICE']._serialized_end=1462
+  _globals['_DATASET']._serialized_end=466
+  _globals['_DATASET_LINKSENTRY']._serialized_start=405
+  _globals['_DATASET_LINKSENTRY']._serialized_end=449
+  _globals['_COLUMN']._serialized_start=469
+  _globals['_COLUMN']._serialized_end=660
+  _globals['_UPLOADDATASETREQUEST']._serialized_start=662
+  _globals['_UPLOADDATASETREQUEST']._serialized_end=750
+  _globals['_DATASETHEADER']._serialized_start=752
+  _globals['_DATASETHEADER']._serialized_end=797
+  _globals['_UPLOADDATASETRESPONSE']._serialized_start=799
+  _globals['_UPLOADDATASETRESPONSE']._serialized_end=873
+  _globals['_GETDATASETREQUEST']._serialized_start=875
+  _globals['_GETDATASETREQUEST']._serialized_end=914
+  _globals['_GETDATASETRESPONSE']._serialized_start=916
+  _globals['_GETDATASETRESPONSE']._serialized_end=970
+  _globals['_LISTDATASETSREQUEST']._serialized_start=972
+  _globals['_LISTDATASETSREQUEST']._serialized_end=1032
+  _globals['_LISTDATASETSRESPONSE']._serialized_start=1034
+  _globals['_LISTDATASETSRESPONSE']._serialized_end=1116
+  _globals['_DELETEDATASETREQUEST']._serialized_start=1118
+  _globals['_DELETEDATASETREQUEST']._serialized_end=1160
+  _globals['_DELETEDATASETRESPONSE']._serialized_start=1162
+  _globals['_DELETEDATASETRESPONSE']._serialized_end=1185
+  _globals['_DATASETSERVICE']._serialized_start=1188
+  _globals['_DATASETSERVICE']._serialized_end=1506
 # @@protoc_insertion_point(module_scope)

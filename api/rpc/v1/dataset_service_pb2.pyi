@@ -56,6 +56,7 @@ class Dataset(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     PREVIEW_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
+    STORED_BYTES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     format: _builtins.str
@@ -63,6 +64,8 @@ class Dataset(_message.Message):
     rows: _builtins.int
     size_bytes: _builtins.int
     sha256: _builtins.str
+    stored_bytes: _builtins.int
+    """Of its rows as they are kept, which count for the quota; absent: by an older version of the service."""
     @_builtins.property
     def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Column]: ...
     @_builtins.property
@@ -86,12 +89,15 @@ class Dataset(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         preview: _abc.Iterable[_struct_pb2.Struct] | None = ...,
         links: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        stored_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stored_bytes", b"_stored_bytes", "create_time", b"create_time", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "create_time", b"create_time", "format", b"format", "id", b"id", "links", b"links", "name", b"name", "preview", b"preview", "rows", b"rows", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stored_bytes", b"_stored_bytes", "columns", b"columns", "create_time", b"create_time", "format", b"format", "id", b"id", "links", b"links", "name", b"name", "preview", b"preview", "rows", b"rows", "sha256", b"sha256", "size_bytes", b"size_bytes", "stored_bytes", b"stored_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__stored_bytes: _TypeAlias = _typing.Literal["stored_bytes"]  # noqa: Y015
+    _WhichOneofArgType__stored_bytes: _TypeAlias = _typing.Literal["_stored_bytes", b"_stored_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stored_bytes) -> _WhichOneofReturnType__stored_bytes | None: ...
 
 Global___Dataset: _TypeAlias = Dataset  # noqa: Y015
 

@@ -148,7 +148,10 @@ def test_grpc_says_the_same(running: Served, admin: str):
         entries = stub.ListAuditEntries(pb.ListAuditEntriesRequest(owner="root"), metadata=as_admin).entries
         assert [entry.action for entry in entries] == ["key.revoke", "quota.set", "key.create"]
         assert entries[0].address == "127.0.0.1"
-        assert dict(entries[1].detail) == {"max_queued_jobs": 0, "max_running_jobs": None}
+        assert dict(entries[1].detail) == {
+            "max_queued_jobs": 0,
+            **dict.fromkeys(("max_running_jobs", "max_datasets", "max_stored_bytes")),
+        }
 
 
 def test_grpc_refuses_as_http_does(running: Served, admin: str):

@@ -53,7 +53,8 @@ def test_every_change_says_who_did_what_from_where(app: App):
     keys = {view.owner: view.id for view in list_keys(app.context.db)}
     assert found[0]["key_id"] == keys["ann"]
     assert (found[0]["request_id"], found[0]["address"]) == ("r-1", "127.0.0.1")
-    assert found[2]["detail"] == {"max_running_jobs": None, "max_queued_jobs": 5}
+    unset = dict.fromkeys(("max_running_jobs", "max_datasets", "max_stored_bytes"))
+    assert found[2]["detail"] == {**unset, "max_queued_jobs": 5}
     assert found[3]["detail"]["owner"] == "bob"
 
 
