@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 
 from api.server import StartRefused, check_start, serve
@@ -13,11 +14,13 @@ from jobs.errors import Unavailable
 from jobs.startup import unusable
 
 _REFUSED = 2
+_OPEN_FILES = 65_536
 
 
 def main() -> int:
     """Run until SIGTERM; 0 after an orderly end."""
     log.configure("api")
+    _allow_many_connections()
     try:
         settings = ApiSettings()
         db = Database(settings.database_url)
@@ -31,6 +34,14 @@ def main() -> int:
     finally:
         db.dispose()
     return 0
+
+
+def _allow_many_connections() -> None:
+    """Each is an open file, and many systems give a process 1024 unless it asks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _refuse(reason: str) -> int:

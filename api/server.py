@@ -118,6 +118,7 @@ def _http_config(context: Context) -> uvicorn.Config:
         proxy_headers=False,  # `api.forwarded` reads them, for both doors
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        limit_concurrency=context.settings.max_connections,
         timeout_graceful_shutdown=math.ceil(context.settings.shutdown_seconds),
         h11_max_incomplete_event_size=_HEAD_BYTES,
     )

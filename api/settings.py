@@ -28,6 +28,11 @@ class ApiSettings(DomainSettings):
     """Largest request, bytes."""
     body_seconds: float = Field(30.0, gt=0)
     """Longest time for a request's body to arrive; of an upload, for its next part."""
+    upload_bytes_per_second: int = Field(4096, ge=1)
+    """Slowest upload, on average beyond the first body_seconds; one that is slower is refused."""
+    max_connections: int = Field(1000, ge=8)
+    """Connections of each door at the same time. Beyond it REST closes the one that has been idle for longest, and gRPC
+    takes no new ones until an idle minute has ended some."""
     max_dataset_bytes: int = Field(MAX_FILE_BYTES, ge=1024, le=MAX_FILE_BYTES)
     """Largest uploaded dataset, bytes."""
     rate_limit_per_second: float = Field(100.0, ge=0)

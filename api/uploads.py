@@ -55,14 +55,14 @@ async def receive(context: Context, chunks: AsyncIterator[bytes]) -> AsyncIterat
 
     Raises:
         DatasetTooLarge, Unavailable: as `jobs.datasets.Upload`.
-        BodyTimeout: the next piece did not come in time.
+        BodyTimeout: the next piece did not come in time, or the pieces come too slowly.
     """
     settings = context.settings
     async with AsyncExitStack() as stack:
         upload = await in_thread(Upload, settings.datasets_dir, settings.max_dataset_bytes)
         stack.push_async_callback(in_thread, upload.__exit__, None, None, None)
         held = bytearray()
-        async for chunk in _in_time(chunks, settings.body_seconds):
+        async for chunk in in_time(chunks, settings.body_seconds, settings.upload_bytes_per_second):
             held += chunk
             if len(held) >= _WRITE_BYTES:
                 await in_thread(upload.write, bytes(held))
@@ -71,13 +71,28 @@ async def receive(context: Context, chunks: AsyncIterator[bytes]) -> AsyncIterat
         yield upload
 
 
-async def _in_time(chunks: AsyncIterator[bytes], seconds: float) -> AsyncIterator[bytes]:
+async def in_time(chunks: AsyncIterator[bytes], seconds: float, least_bytes_per_second: float) -> AsyncIterator[bytes]:
+    """The chunks, as long as they come in time: otherwise one byte now and then would hold a connection for days.
+
+    Only the time that is spent waiting for them counts.
+
+    Raises:
+        BodyTimeout: none for `seconds`, or on average less than the rate beyond the first `seconds`.
+    """
+    clock = asyncio.get_running_loop().time
+    waited, received = 0.0, 0
     while True:
+        began = clock()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(min(seconds, seconds + received / least_bytes_per_second - waited)):
                 chunk = await anext(chunks, None)
         except TimeoutError as error:
-            raise BodyTimeout(f"each part of the body must arrive within {seconds:g} seconds") from error
+            raise BodyTimeout(
+                f"each part of the body must arrive within {seconds:g} seconds, "
+                f"and the whole at {least_bytes_per_second:g} bytes a second or more"
+            ) from error
         if chunk is None:
             return
+        waited += clock() - began
+        received += len(chunk)
         yield chunk

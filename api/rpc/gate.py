@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -16,7 +17,7 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from api.access import Door, permit
-from api.errors import MalformedBody
+from api.errors import BodyTimeout, MalformedBody
 from api.meters import Meters
 from api.operations import of_rpc
 from api.request_id import HEADER, request_id
@@ -26,6 +27,7 @@ from jobs.auth import Principal
 from jobs.errors import JobsError
 
 T = TypeVar("T")
+Receive = Callable[[AsyncIterator[Any]], Awaitable[Any]]
 
 CALLER: ContextVar[Principal] = ContextVar("caller")
 """Who makes the present call; set by the gate before the servicer runs."""
@@ -60,40 +62,63 @@ class Gate(grpc.aio.ServerInterceptor):
         method = str(handler_call_details.method)
         if handler is None or method.startswith(_OPEN):
             return handler
-        kind = _KINDS[handler.request_streaming, handler.response_streaming]
-        wrap = self._stream if handler.response_streaming else self._single
-        serve: Callable[..., Any] = getattr(handler, kind)
-        if handler.request_streaming:
-            serve = _of_stream(serve)
+        serve: Callable[..., Any] = getattr(handler, _KINDS[handler.request_streaming, handler.response_streaming])
+        receive = _all if handler.request_streaming else self._one
+        wrap, kind = (self._stream, "stream_stream") if handler.response_streaming else (self._single, "stream_unary")
+        # All take a stream here: grpc itself waits for a single message for ever, before the gate sees the call, and so
+        # a caller without a key could hold all the calls that the door takes.
+        plain = handler._replace(unary_unary=None, unary_stream=None, request_streaming=True)
         read = _lenient(handler.request_deserializer)
-        return handler._replace(request_deserializer=read, **{kind: wrap(method, serve)})
+        return plain._replace(request_deserializer=read, **{kind: wrap(method, serve, receive)})
 
-    def _single(self, method: str, serve: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def served(request: Any, context: Any) -> Any:
-            async with self._guard(method, request, context, timed=method not in _LONG_POLLS):
-                return await serve(_readable(request), context)
+    def _single(
+        self, method: str, serve: Callable[..., Awaitable[Any]], receive: Receive
+    ) -> Callable[..., Awaitable[Any]]:
+        async def served(messages: AsyncIterator[Any], context: Any) -> Any:
+            async with self._guard(
+                method, partial(receive, messages), context, timed=method not in _LONG_POLLS
+            ) as request:
+                return await serve(request, context)
 
         return served
 
-    def _stream(self, method: str, serve: Callable[..., AsyncGenerator[Any]]) -> Callable[..., AsyncGenerator[Any]]:
-        async def served(request: Any, context: Any) -> AsyncGenerator[Any]:
+    def _stream(
+        self, method: str, serve: Callable[..., AsyncGenerator[Any]], receive: Receive
+    ) -> Callable[..., AsyncGenerator[Any]]:
+        async def served(messages: AsyncIterator[Any], context: Any) -> AsyncGenerator[Any]:
             with self._meters.streams.labels("grpc").track_inprogress():
-                guard = self._guard(method, request, context, timed=False)
-                async with guard, aclosing(serve(_readable(request), context)) as messages:
-                    async for message in messages:
-                        yield message
+                async with (
+                    self._guard(method, partial(receive, messages), context, timed=False) as request,
+                    aclosing(serve(request, context)) as answers,
+                ):
+                    async for answer in answers:
+                        yield answer
 
         return served
+
+    async def _one(self, messages: AsyncIterator[Any]) -> Any:
+        """The request of a call that has one; it must come as soon as a body of HTTP."""
+        seconds = self._door.settings.body_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                message = await anext(aiter(messages), None)
+        except TimeoutError as error:
+            raise BodyTimeout(f"the request must arrive within {seconds:g} seconds") from error
+        if message is None:
+            raise MalformedBody("the call has no request")
+        return _readable(message)
 
     @asynccontextmanager
-    async def _guard(self, method: str, request: Any, context: Any, *, timed: bool = True) -> AsyncIterator[None]:
+    async def _guard(
+        self, method: str, receive: Callable[[], Awaitable[Any]], context: Any, *, timed: bool = True
+    ) -> AsyncIterator[Any]:
         started, code = time.perf_counter(), grpc.StatusCode.OK
         pairs = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
         metadata = dict(pairs)
         call_id = request_id(metadata.get(HEADER))
         # Never unbound: every call has a context of its own, which ends with it.
         structlog.contextvars.bind_contextvars(request_id=call_id)
-        operation, principal = of_rpc(method), None
+        operation, principal, request = of_rpc(method), None, None
         try:
             await context.send_initial_metadata(((HEADER, call_id),))
             forwarded = [value for key, value in pairs if key == "x-forwarded-for"]
@@ -101,8 +126,9 @@ class Gate(grpc.aio.ServerInterceptor):
             principal = await self._door.enter(metadata.get("authorization"), origin)
             CALLER.set(principal)
             self._door.count(principal)
+            request = await receive()
             permit(principal, operation)
-            yield
+            yield request
         except JobsError as error:
             code = status_of(error).grpc
             if principal is not None:
@@ -146,13 +172,9 @@ def _readable(request: T) -> T:
     return request
 
 
-def _of_stream(serve: Callable[..., T]) -> Callable[..., T]:
-    """The handler of a stream of requests, which stops at one that cannot be read; it answers once or with a stream."""
-
-    def served(requests: AsyncIterator[Any], context: Any) -> T:
-        return serve((_readable(request) async for request in requests), context)
-
-    return served
+async def _all(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The requests of a call that has many; they stop at one that cannot be read."""
+    return (_readable(message) async for message in messages)
 
 
 async def _refuse(context: Any, error: JobsError, call_id: str) -> None:

@@ -46,7 +46,7 @@ class GrpcDoor:
         door = Door(context.db, settings, settings.grpc_host, context.known_callers, context.buckets, context.strangers)
         self._server = grpc.aio.server(
             interceptors=[Gate(door, context.meters)],
-            options=_options(settings.max_body_bytes),
+            options=_options(settings.max_body_bytes, settings.max_connections),
             maximum_concurrent_rpcs=1000,
         )
         self._health = health.aio.HealthServicer()
@@ -71,7 +71,7 @@ class GrpcDoor:
         await self._server.stop(grace_seconds)
 
 
-def _options(max_request_bytes: int) -> list[tuple[str, int]]:
+def _options(max_request_bytes: int, max_connections: int) -> list[tuple[str, int]]:
     return [
         # Without 0 a second process binds the same port in silence and takes half of the calls.
         ("grpc.so_reuseport", 0),
@@ -79,9 +79,12 @@ def _options(max_request_bytes: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", 64 << 20),
         ("grpc.max_concurrent_streams", 100),
         ("grpc.max_metadata_size", 16 << 10),
-        # A connection without calls is closed after a quarter of an hour, one that never speaks HTTP/2 at once.
-        ("grpc.max_connection_idle_ms", 900_000),
+        # A connection without calls is closed after a minute, one that never speaks HTTP/2 soon. An old one takes
+        # no new calls, so that clients spread over new processes; what runs on it goes on.
+        ("grpc.max_connection_idle_ms", 60_000),
+        ("grpc.max_connection_age_ms", 3_600_000),
         ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),
