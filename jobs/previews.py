@@ -46,5 +46,4 @@ def invalid_request(problems: list[Problem]) -> InvalidRequest:
 
 
 def _rules(request: PreviewRequest) -> list[Problem | CrossCheck]:
-    broken = (rule for rule in reward_checks(request.rewards) if "params" not in rule.loc)
-    return [*broken, *param_problems(request.rewards)]
+    return [*reward_checks(request.rewards), *param_problems(request.rewards)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from jobs.errors import InvalidSpec, Problem
-from jobs.plain import Loc
+from jobs.plain import Loc, pointer
 from jobs.problems import check
 from jobs.webhook_spec import Notify
 from ppo_engine.config import (
@@ -27,6 +27,7 @@ from ppo_engine.config import (
     cross_checks,
     expand_preset,
 )
+from ppo_engine.schemas import MAX_SUBSCHEMAS, count_subschemas
 
 JobName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
@@ -183,14 +184,20 @@ def _params_schema(rule: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rules(spec: JobSpec) -> list[Problem | CrossCheck]:
     """Rules over several fields; parameters of rewards are reported in the words of all other fields."""
-    return [*(rule for rule in cross_checks(spec) if "params" not in rule.loc), *param_problems(spec.rewards)]
+    return [*cross_checks(spec), *param_problems(spec.rewards)]
 
 
 def param_problems(rewards: Sequence[RewardComponent]) -> list[Problem]:
-    """What is wrong with the parameters of built-in rules, at `/rewards/…`."""
+    """What is wrong with the parameters of built-in rules; schemas beyond MAX_SUBSCHEMAS are not read."""
     found: list[Problem] = []
+    subschemas = 0
     for index, component in enumerate(rewards):
-        if component.rule is not None and component.rule.name in RULES:
-            loc = ("rewards", index, "rule", "params")
-            found += check(RULES[component.rule.name], component.rule.params, loc=loc)[1]
+        if component.rule is None or component.rule.name not in RULES:
+            continue
+        loc = ("rewards", index, "rule", "params")
+        subschemas += count_subschemas(component.rule.params.get("json_schema"))
+        if subschemas > MAX_SUBSCHEMAS:
+            detail = f"the JSON schemas of all rewards have more than {MAX_SUBSCHEMAS} objects and booleans together"
+            return [*found, Problem(pointer=pointer((*loc, "json_schema")), code="too_long", detail=detail)]
+        found += check(RULES[component.rule.name], component.rule.params, loc=loc)[1]
     return found

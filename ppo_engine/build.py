@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ppo_engine import checkpoint
-from ppo_engine.config import ModelConfig, TrainConfig, cross_checks
+from ppo_engine.config import ModelConfig, TrainConfig, cross_checks, param_checks
 from ppo_engine.data.prompts import PromptSource, load_prompts
 from ppo_engine.egress import NO_HOST_ALLOWED, Egress
 from ppo_engine.errors import InvalidConfig
@@ -148,7 +148,8 @@ def _require_same_evaluation(values: Mapping[str, Any], evaluator: Evaluator | N
 
 
 def _require_sound(config: TrainConfig) -> None:
-    broken = [f"{'.'.join(str(part) for part in check.loc)}: {check.detail}" for check in cross_checks(config)]
+    checks = [*cross_checks(config), *param_checks(config.rewards)]
+    broken = [f"{'.'.join(str(part) for part in check.loc)}: {check.detail}" for check in checks]
     if broken:
         raise InvalidConfig("; ".join(broken))
 

@@ -6,6 +6,7 @@ A check only reads the schema; it never runs it on a value, because a spec is re
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError, validators
@@ -17,6 +18,8 @@ from ppo_engine.patterns import MAX_PARTS, compile_pattern, parts_of
 
 MAX_TESTS = 10_000
 """Most subschemas that one value may have to be tested against, references unfolded."""
+MAX_SUBSCHEMAS = 2000
+"""Most objects and booleans in a schema, and in those of one spec together: each takes 0.3 ms to check."""
 MAX_VALUES = 20_000
 """Most values in a schema, containers included."""
 MAX_REFERENCES = 1000
@@ -60,8 +63,16 @@ def _check_size(schema: dict[str, Any]) -> None:
                 )
         if count > MAX_VALUES:
             raise ValueError(f"the schema has more than {MAX_VALUES} values")
+    if count_subschemas(schema) > MAX_SUBSCHEMAS:
+        raise ValueError(f"the schema has more than {MAX_SUBSCHEMAS} objects and booleans")
     if references > MAX_REFERENCES:
         raise ValueError(f"the schema has more than {MAX_REFERENCES} references")
+
+
+def count_subschemas(value: Any) -> int:
+    """How many parts of a JSON value may be schemas; reads no further than where they are too many."""
+    parts = (item for item in _values(value) if isinstance(item, dict | bool))
+    return sum(1 for _ in islice(parts, MAX_SUBSCHEMAS + 1))
 
 
 def _is_mixed(value: Any) -> bool:

@@ -21,7 +21,7 @@ from ppo_engine.config.algorithm import (
     StopString,
 )
 from ppo_engine.config.base import Config, Name, OneOf
-from ppo_engine.config.checks import CrossCheck, cross_checks, reward_checks
+from ppo_engine.config.checks import CrossCheck, cross_checks, param_checks, reward_checks
 from ppo_engine.config.data import ChatConfig, PromptDataset, PromptFile, PromptFolder, PromptsConfig, PTXConfig
 from ppo_engine.config.models import (
     LoRAConfig,
@@ -136,5 +136,6 @@ __all__ = [
     "WandbMode",
     "cross_checks",
     "expand_preset",
+    "param_checks",
     "reward_checks",
 ]

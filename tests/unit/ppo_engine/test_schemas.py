@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ppo_engine.schemas import MAX_MIXED, MAX_REFERENCES, MAX_TESTS, MAX_VALUES, checked_schema
+from ppo_engine.schemas import MAX_MIXED, MAX_REFERENCES, MAX_SUBSCHEMAS, MAX_TESTS, MAX_VALUES, checked_schema
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 """It wants the members of some lists to differ: every two are compared."""
@@ -32,7 +32,9 @@ LADDER: dict[str, Any] = {str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} 
         ({"unevaluatedProperties": False, "patternProperties": {"a": {}}}, "not supported"),
         ({"$schema": DRAFT_4, "enum": [{"a": i} for i in range(30_000)]}, f"more than {MAX_MIXED} members"),
         ({"$schema": DRAFT_4, "required": [[], {}] * 15_000}, f"more than {MAX_MIXED} members"),
-        ({"properties": {str(i): {"$ref": "#/$defs/a"} for i in range(9000)}}, f"more than {MAX_REFERENCES} ref"),
+        ({"properties": {str(i): {"$ref": "#/$defs/a"} for i in range(1500)}}, f"more than {MAX_REFERENCES} ref"),
+        ({"properties": {str(i): {} for i in range(2001)}}, f"more than {MAX_SUBSCHEMAS} objects"),
+        ({"properties": {str(i): True for i in range(2001)}}, f"more than {MAX_SUBSCHEMAS} objects"),
         ({"enum": [str(i) for i in range(30_000)]}, f"more than {MAX_VALUES} values"),
         ({"pattern": "a{1000000000}"}, "its patterns have more than"),
         ({"properties": {str(i): {"pattern": "a{9000}"} for i in range(100)}}, "its patterns have more than"),
@@ -49,7 +51,7 @@ def test_a_schema_that_cannot_work_is_refused(
 
 def test_a_schema_nested_more_deeply_than_the_stack_is_refused() -> None:
     schema: dict[str, Any] = {}
-    for _ in range(5000):
+    for _ in range(1500):
         schema = {"not": schema}
     with pytest.raises(ValueError, match="nested too deeply"):
         checked_schema(schema)
