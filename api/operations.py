@@ -90,6 +90,7 @@ OPERATIONS = (
     ),
     Operation("reward.preview", SUBMIT, "POST /v1/rewards/preview", "JobService/PreviewReward"),
     Operation("job.generate", SUBMIT, "POST /v1/jobs/{job_id}/generate", "JobService/Generate"),
+    Operation("job.verify_resume", SUBMIT, "POST /v1/jobs/{job_id}/verify-resume", "JobService/VerifyResume"),
     Operation("errand.get", READ, "GET /v1/errands/{errand_id}", "JobService/GetErrand"),
     Operation("errand.list", READ, "GET /v1/errands", "JobService/ListErrands"),
     Operation("errand.cancel", CONTROL, "POST /v1/errands/{errand_id}/cancel", "JobService/CancelErrand"),

@@ -243,6 +243,13 @@ TWINS: dict[str, Twin] = {
         GENERATION,
         differs=("id", "create_time", "start_time", "end_time", "generation"),
     ),
+    "verify_resume": Twin(
+        "POST /v1/jobs/$JOB/verify-resume?timeout=120",
+        "JobService.VerifyResume",
+        {**_JOB, "request": {"steps": 1}, "timeout_seconds": 120},
+        {"steps": 1},
+        differs=("id", "create_time", "start_time", "end_time", "verification"),
+    ),
     "get_errand": Twin("GET /v1/errands/$ERRAND", "JobService.GetErrand", {"errand_id": "$ERRAND"}),
     "cancel_errand": Twin("POST /v1/errands/$UNWANTED/cancel", "JobService.CancelErrand", {"errand_id": "$UNWANTED"}),
     "list_errands": Twin(
@@ -304,6 +311,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "plan_job": {"timeout": "timeout_seconds"},
     "preview_reward": {"timeout": "timeout_seconds"},
     "generate": {"timeout": "timeout_seconds"},
+    "verify_resume": {"timeout": "timeout_seconds"},
     "get_errand": {"timeout": "timeout_seconds"},
     "archive": {"range": "offset", "if-range": ""},
     "export": {"range": "offset", "if-range": ""},

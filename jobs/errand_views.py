@@ -8,6 +8,7 @@ from enum import StrEnum
 from jobs.views import JobError, View
 from ppo_engine.errands import ErrandKind, Exported, Generation, RewardPreview
 from ppo_engine.plans import Probe
+from ppo_engine.verification import Verification
 
 
 class ErrandState(StrEnum):
@@ -39,3 +40,4 @@ class ErrandView(View):
     generation: Generation | None = None
     probe: Probe | None = None
     export: Exported | None = None
+    verification: Verification | None = None

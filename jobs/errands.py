@@ -37,6 +37,7 @@ _ACTIONS = {
     ErrandKind.GENERATE: "job.generate",
     ErrandKind.PROBE: "job.plan",
     ErrandKind.EXPORT: "model.export",
+    ErrandKind.VERIFY_RESUME: "job.verify_resume",
 }
 """Its name in the audit log."""
 _ANSWERS = {
@@ -44,6 +45,7 @@ _ANSWERS = {
     ErrandKind.GENERATE: "generation",
     ErrandKind.PROBE: "probe",
     ErrandKind.EXPORT: "export",
+    ErrandKind.VERIFY_RESUME: "verification",
 }
 """The field of the view that holds the answer."""
 

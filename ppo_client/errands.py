@@ -12,6 +12,7 @@ from ppo_client.errors import ClientError
 from ppo_client.pages import pages
 from ppo_client.transport import Transport
 from ppo_engine.errands import ErrandKind, Generation, RewardPreview
+from ppo_engine.verification import Verification
 
 _LOOK_SECONDS = 20.0
 """Longest wait within one request: less than what the transport bears."""
@@ -82,6 +83,32 @@ class Errands:
         if done.generation is None:
             raise ErrandFailed(_reason(done))
         return done.generation
+
+    def verify_resume(
+        self,
+        job_id: str,
+        *,
+        step: int | None = None,
+        steps: int = 2,
+        twice: bool = False,
+        timeout_seconds: float = 1800.0,
+    ) -> Verification:
+        """Replay steps of a job from one of its checkpoints, and compare them with what it recorded.
+
+        Args:
+            step: of the checkpoint; by default the newest with enough recorded steps after it.
+            steps: to replay, at most 20.
+            twice: replay twice and compare the two, where the records are gone.
+
+        Raises:
+            ErrandTimeout: not done after `timeout_seconds`.
+            ErrandFailed: the engine could not do it.
+        """
+        body = {"steps": steps, "twice": twice, **({} if step is None else {"step": step})}
+        done = self._errand(f"/v1/jobs/{quote(job_id, safe='')}/verify-resume", body, timeout_seconds)
+        if done.verification is None:
+            raise ErrandFailed(_reason(done))
+        return done.verification
 
     def errand(self, errand_id: str, *, wait_seconds: float = 0.0) -> ErrandView:
         """An errand as it is, or once it has ended within `wait_seconds` (at most 20)."""

@@ -86,7 +86,7 @@ def save(
             write(partial / name)
         for stem, group in tensors.items():
             save_file({k: t.contiguous().cpu() for k, t in group.items()}, partial / f"{stem}.safetensors")
-        state = {"format": FORMAT, "identity": dict(identity), "versions": _versions(), **values}
+        state = {"format": FORMAT, "identity": dict(identity), "versions": versions(), **values}
         (partial / STATE).write_text(json.dumps(state, indent=1))
         return _publish(partial, final, step=step, attempt=attempt)
 
@@ -146,7 +146,8 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Versions of the libraries that decide the bits of a number."""
     return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 

@@ -37,6 +37,8 @@ class ErrandKind(StrEnum):
     """Look at a run before it starts, for a plan."""
     EXPORT = "export"
     """Merge a checkpoint's adapter into its model."""
+    VERIFY_RESUME = "verify_resume"
+    """Replay steps from a checkpoint, and compare them with what was recorded."""
 
 
 class Answer(BaseModel):

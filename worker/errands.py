@@ -15,6 +15,7 @@ from jobs.db import Database
 from jobs.errand_work import ErrandClaim
 from jobs.errors import LeaseLost, Unavailable
 from jobs.views import JobError
+from ppo_engine.errands import ErrandKind
 from ppo_engine.events import Answered, Event, Failed, PhaseEntered
 from worker.engine_log import EngineLog
 from worker.gauges import Gauges
@@ -136,7 +137,7 @@ class ErrandTry:
     def _work(self) -> JobError | None:
         """Have the engine do it; returns what went wrong."""
         killed_before = oom_kills()
-        deadline = time.monotonic() + self._settings.errand_seconds
+        deadline = time.monotonic() + self._settings.errand_limit_seconds(self._claim.kind)
         with TemporaryDirectory(prefix="ppo-errand-") as folder:
             for spare in (self._spare, None):
                 try:
@@ -211,11 +212,13 @@ class ErrandTry:
             self._write(partial(errand_work.return_errand, self._db, self._claim))
             raise LeaseLost("it was given back")
         if self._reason is Reason.MAX_RUNTIME:
+            kind = self._claim.kind
+            name = "PPO_VERIFY_SECONDS" if kind == ErrandKind.VERIFY_RESUME else "PPO_ERRAND_SECONDS"
             return JobError(
                 code="errand_too_long",
                 category="capacity",
-                message=f"It took longer than {self._settings.errand_seconds:.0f} s.",
-                suggestion="Ask for less at once, or have the operator raise PPO_ERRAND_SECONDS.",
+                message=f"It took longer than {self._settings.errand_limit_seconds(kind):.0f} s.",
+                suggestion=f"Ask for less at once, or have the operator raise {name}.",
                 attempt=self._claim.tries,
                 log_tail=log_tail,
             )

@@ -93,6 +93,8 @@ class WorkerSettings(DomainSettings):
     device has no memory to spare."""
     errand_seconds: Seconds = 120
     """An errand's process is killed after this long."""
+    verify_seconds: Seconds = 1800
+    """The same for a replay of steps (`ppo verify-resume`), which trains; this worker's other errands wait."""
     errand_poll_seconds: Seconds = 0.5
     """How often the database is asked for errands: somebody waits for the answer."""
     warm_engine: bool = True
@@ -158,8 +160,13 @@ class WorkerSettings(DomainSettings):
     def errand_arguments(self, kind: str, request: Path) -> list[str]:
         """What follows `engine_command errand`."""
         how = ["--runs", str(self.runs_dir), "--threads", str(self.threads_per_engine)]
-        folders = [self.datasets_dir] if kind == ErrandKind.PROBE else []  # its datasets were found to be the owner's
+        datasets = kind in (ErrandKind.PROBE, ErrandKind.VERIFY_RESUME)  # those were found to be the owner's
+        folders = [self.datasets_dir] if datasets else []
         return [kind, str(request), *how, *self._sources(*folders)]
+
+    def errand_limit_seconds(self, kind: str) -> float:
+        """How long an errand may take."""
+        return self.verify_seconds if kind == ErrandKind.VERIFY_RESUME else self.errand_seconds
 
     def _sources(self, *folders: Path) -> list[str]:
         """What an engine may read and call; `folders` beside the model roots."""

@@ -36,6 +36,7 @@ from jobs.spec import JobSpec
 from jobs.updating import JobPatch
 from jobs.webhook_spec import WebhookChanges, WebhookSpec
 from ppo_engine.errands import GenerationRequest, PreviewRequest
+from ppo_engine.verification import VerificationRequest
 
 ROUTERS = (
     plan_routes.router,
@@ -57,6 +58,7 @@ _NAMED = (
     ForkRequest,
     PreviewRequest,
     GenerationRequest,
+    VerificationRequest,
     WebhookSpec,
     WebhookChanges,
     KeyRequest,

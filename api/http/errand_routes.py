@@ -1,4 +1,4 @@
-"""Engine work while the caller waits: previews of rewards, and answers of a job's policy."""
+"""Engine work while the caller waits: previews of rewards, answers of a job's policy, and steps made again."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from jobs import errors as domain
 from jobs.errand_views import ErrandState, ErrandView
 from jobs.generating import ask_generation
 from jobs.previews import ask_preview
+from jobs.verifying import ask_verification
 from jobs.views import Page
 from ppo_engine.errands import ErrandKind
 
@@ -102,6 +103,22 @@ async def generate(context: Ctx, caller: Caller, job_id: JobId, document: Body, 
     system message and sampling are used unless the request says otherwise; with `score` its rewards too.
     """
     ask = partial(ask_generation, context.db, caller, job_id, document)
+    return _shown(await asked(context, caller, ask, query.timeout))
+
+
+@router.post(
+    "/jobs/{job_id}/verify-resume",
+    response_model=ErrandView,
+    openapi_extra=_body("VerificationRequest"),
+    responses={**_LATER, **responses(*_ASKED, domain.JobNotFound)},
+)
+async def verify_resume(context: Ctx, caller: Caller, job_id: JobId, document: Body, query: Wait) -> Answer:
+    """Replay steps of a job from one of its checkpoints, and compare them with what it recorded.
+
+    Metrics and samples of every step, and the weights of a later checkpoint that is still kept, tensor by tensor. The
+    job itself is left alone: its rows, files, webhooks and W&B run. Rewards are asked again.
+    """
+    ask = partial(ask_verification, context.db, caller, job_id, document)
     return _shown(await asked(context, caller, ask, query.timeout))
 
 

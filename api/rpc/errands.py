@@ -24,6 +24,7 @@ from jobs.errand_views import ErrandState, ErrandView
 from jobs.errors import InvalidArgument, Problem
 from jobs.generating import ask_generation
 from jobs.previews import ask_preview
+from jobs.verifying import ask_verification
 from ppo_engine.errands import ErrandKind
 
 
@@ -46,6 +47,13 @@ class ErrandRpcs(JobServiceServicer):
         ask = partial(ask_generation, self._context.db, CALLER.get(), job, body)
         view = await asked(self._context, CALLER.get(), ask, _wait_seconds(request))
         return pb.GenerateResponse(errand=errand(view))
+
+    async def VerifyResume(self, request: pb.VerifyResumeRequest, context: Any) -> pb.VerifyResumeResponse:
+        """Replay steps of a job from a checkpoint."""
+        job, body = job_id(request.job_id), convert.document(request.request)
+        ask = partial(ask_verification, self._context.db, CALLER.get(), job, body)
+        view = await asked(self._context, CALLER.get(), ask, _wait_seconds(request))
+        return pb.VerifyResumeResponse(errand=errand(view))
 
     async def PlanJob(self, request: pb.PlanJobRequest, context: Any) -> pb.PlanJobResponse:
         """Check a spec and estimate its run."""
@@ -96,7 +104,9 @@ def _choice(kind: type[C], name: str, given: str) -> C | None:
         raise InvalidArgument(f"{name} {detail}", problems=[problem]) from None
 
 
-_Request = pb.PreviewRewardRequest | pb.GenerateRequest | pb.PlanJobRequest | pb.GetErrandRequest
+_Request = (
+    pb.PreviewRewardRequest | pb.GenerateRequest | pb.VerifyResumeRequest | pb.PlanJobRequest | pb.GetErrandRequest
+)
 
 
 def _wait_seconds(request: _Request) -> float:

@@ -1,4 +1,4 @@
-"""preview and generate: work that an engine does while the command waits."""
+"""preview, generate and verify-resume: work that an engine does while the command waits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ppo_client import generation_output, output, preview_output
+from ppo_client import generation_output, output, preview_output, verification_output
 from ppo_client.client import PPOClient
-from ppo_client.commands.exits import UnusableSpec
+from ppo_client.commands.exits import Exit, UnusableSpec
 from ppo_client.commands.jobs import read_spec
 from ppo_client.commands.options import JobId, Json, Key, Url, console
 from ppo_engine.errands import MAX_TEXTS
+from ppo_engine.verification import MAX_STEPS
 
 Timeout = Annotated[float, typer.Option("--timeout", min=1, help="Longest wait for the answer, seconds.")]
 
@@ -86,6 +87,31 @@ def generate(  # noqa: PLR0913, PLR0917 - the options of a command are its param
         output.print_json(found)
     else:
         generation_output.show(console, found)
+
+
+def verify_resume(
+    job: JobId,
+    step: Annotated[
+        int | None, typer.Option("--step", min=0, help="Checkpoint to replay from. Default: the newest that will do.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, max=MAX_STEPS, help="Steps to replay.")] = 2,
+    twice: Annotated[
+        bool, typer.Option("--twice", help="Replay twice and compare the two: for a job whose records are gone.")
+    ] = False,
+    timeout_seconds: Timeout = 1800,
+    url: Url = None,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Replay steps from a checkpoint and compare them with the record; exit code 1 where they differ."""
+    with PPOClient(url, key) as client:
+        found = client.verify_resume(job, step=step, steps=steps, twice=twice, timeout_seconds=timeout_seconds)
+    if as_json:
+        output.print_json(found)
+    else:
+        verification_output.show(console, found)
+    if not found.identical:
+        raise typer.Exit(Exit.JOB_FAILED)
 
 
 def read_prompts(path: Path) -> list[dict[str, Any]]:

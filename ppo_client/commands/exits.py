@@ -12,7 +12,7 @@ class Exit(IntEnum):
 
     DONE = 0
     JOB_FAILED = 1
-    """The job that was followed failed or was cancelled."""
+    """The job that was followed failed or was cancelled, or replayed steps came out otherwise."""
     INVALID = 2
     """Wrong usage, or a spec that cannot be run."""
     UNREACHABLE = 3
@@ -25,8 +25,8 @@ class Exit(IntEnum):
 
 
 HELP = (
-    "Exit codes: 0 done; 1 job failed or cancelled; 2 wrong usage or invalid spec; 3 service unreachable; "
-    "4 refused; 5 local obstacle; 130 interrupted."
+    "Exit codes: 0 done; 1 job failed or cancelled, or a replay differed; 2 wrong usage or invalid spec; "
+    "3 service unreachable; 4 refused; 5 local obstacle; 130 interrupted."
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -15,11 +15,14 @@ from ppo_engine.errands import Answer, ErrandKind, ExportWork, GenerationWork, P
 from ppo_engine.errors import InvalidConfig
 from ppo_engine.events import Answered
 from ppo_engine.plans import ProbeRequest
+from ppo_engine.program.again import Place
 from ppo_engine.program.export import export
 from ppo_engine.program.generate import generate
 from ppo_engine.program.preview import preview_reward
 from ppo_engine.program.probe.look import probe
+from ppo_engine.program.verify_resume import verify_resume
 from ppo_engine.rundir import RunDir
+from ppo_engine.verification import VerificationWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,8 @@ class Setting:
     """Where paths of models resolve."""
     runs: Path | None = None
     """Folder of the run directories, for errands about a job."""
+    scratch: Path | None = None
+    """Folder for what is removed again. Default: that of the request."""
     threads: int | None = None
     egress: Egress = field(default_factory=Egress)
 
@@ -49,7 +54,7 @@ def do_errand(kind: str, request: Path, setting: Setting) -> Answered:
         problems = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise InvalidConfig("; ".join(problems)) from error
     with runtime.memory_errors():
-        answer = work(asked, setting)
+        answer = work(asked, replace(setting, scratch=setting.scratch or request.resolve().parent))
     return Answered(answer=json.loads(answer.model_dump_json()))
 
 
@@ -70,6 +75,17 @@ def _export(asked: ExportWork, setting: Setting) -> Answer:
     return export(asked, run=_run(asked.job_id, setting), roots=setting.roots, threads=setting.threads)
 
 
+def _verify_resume(asked: VerificationWork, setting: Setting) -> Answer:
+    place = Place(
+        run=_run(asked.job_id, setting),
+        scratch=setting.scratch or Path.cwd(),
+        roots=setting.roots,
+        egress=setting.egress,
+        threads=setting.threads,
+    )
+    return verify_resume(asked, place)
+
+
 def _run(job_id: str, setting: Setting) -> RunDir:
     if setting.runs is None:
         raise InvalidConfig("an errand about a job needs --runs")
@@ -81,4 +97,5 @@ _WORK: Mapping[ErrandKind, tuple[type[BaseModel], Callable[..., Answer]]] = {
     ErrandKind.GENERATE: (GenerationWork, _generate),
     ErrandKind.PROBE: (ProbeRequest, _probe),
     ErrandKind.EXPORT: (ExportWork, _export),
+    ErrandKind.VERIFY_RESUME: (VerificationWork, _verify_resume),
 }

@@ -2695,6 +2695,7 @@ class Errand(_message.Message):
     EXPORT_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
     CANCEL_REQUEST_TIME_FIELD_NUMBER: _builtins.int
+    VERIFICATION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     kind: _builtins.str
     state: _builtins.str
@@ -2725,6 +2726,8 @@ class Errand(_message.Message):
 
     @_builtins.property
     def cancel_request_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def verification(self) -> Global___Verification: ...
     def __init__(
         self,
         *,
@@ -2743,10 +2746,11 @@ class Errand(_message.Message):
         export: Global___Exported | None = ...,
         job_id: _builtins.str | None = ...,
         cancel_request_time: _timestamp_pb2.Timestamp | None = ...,
+        verification: Global___Verification | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_job_id", b"_job_id", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "job_id", b"job_id", "preview", b"preview", "probe", b"probe", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_job_id", b"_job_id", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "job_id", b"job_id", "preview", b"preview", "probe", b"probe", "start_time", b"start_time", "verification", b"verification"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_job_id", b"_job_id", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "id", b"id", "job_id", b"job_id", "kind", b"kind", "preview", b"preview", "probe", b"probe", "start_time", b"start_time", "state", b"state", "tries", b"tries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_job_id", b"_job_id", "cancel_request_time", b"cancel_request_time", "create_time", b"create_time", "done", b"done", "end_time", b"end_time", "error", b"error", "export", b"export", "generation", b"generation", "id", b"id", "job_id", b"job_id", "kind", b"kind", "preview", b"preview", "probe", b"probe", "start_time", b"start_time", "state", b"state", "tries", b"tries", "verification", b"verification"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__job_id: _TypeAlias = _typing.Literal["job_id"]  # noqa: Y015
     _WhichOneofArgType__job_id: _TypeAlias = _typing.Literal["_job_id", b"_job_id"]  # noqa: Y015
@@ -2877,6 +2881,57 @@ class GenerateResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
+
+@_typing.final
+class VerifyResumeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    timeout_seconds: _builtins.float
+    """As above."""
+    @_builtins.property
+    def request(self) -> Global___VerificationRequest: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        request: Global___VerificationRequest | None = ...,
+        timeout_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "request", b"request", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds", "job_id", b"job_id", "request", b"request", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__timeout_seconds: _TypeAlias = _typing.Literal["timeout_seconds"]  # noqa: Y015
+    _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__timeout_seconds) -> _WhichOneofReturnType__timeout_seconds | None: ...
+
+Global___VerifyResumeRequest: _TypeAlias = VerifyResumeRequest  # noqa: Y015
+
+@_typing.final
+class VerifyResumeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERRAND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def errand(self) -> Global___Errand:
+        """As above."""
+
+    def __init__(
+        self,
+        *,
+        errand: Global___Errand | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errand", b"errand"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyResumeResponse: _TypeAlias = VerifyResumeResponse  # noqa: Y015
 
 @_typing.final
 class GetErrandRequest(_message.Message):
@@ -3624,6 +3679,418 @@ class GeneratedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
 
 Global___GeneratedResponse: _TypeAlias = GeneratedResponse  # noqa: Y015
+
+@_typing.final
+class VerificationRequest(_message.Message):
+    """Which steps are replayed, and what they are compared with. `POST /v1/jobs/{id}/verify-resume` takes the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    TWICE_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """Of the checkpoint to replay from; when absent the newest that has enough recorded steps after it."""
+    steps: _builtins.int
+    """2 when absent, at most 20."""
+    twice: _builtins.bool
+    """Replay twice and compare the two, for a job whose records of these steps are gone."""
+    def __init__(
+        self,
+        *,
+        step: _builtins.int | None = ...,
+        steps: _builtins.int | None = ...,
+        twice: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "_steps", b"_steps", "_twice", b"_twice", "step", b"step", "steps", b"steps", "twice", b"twice"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "_steps", b"_steps", "_twice", b"_twice", "step", b"step", "steps", b"steps", "twice", b"twice"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
+    _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    _WhichOneofReturnType__steps: _TypeAlias = _typing.Literal["steps"]  # noqa: Y015
+    _WhichOneofArgType__steps: _TypeAlias = _typing.Literal["_steps", b"_steps"]  # noqa: Y015
+    _WhichOneofReturnType__twice: _TypeAlias = _typing.Literal["twice"]  # noqa: Y015
+    _WhichOneofArgType__twice: _TypeAlias = _typing.Literal["_twice", b"_twice"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__steps) -> _WhichOneofReturnType__steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__twice) -> _WhichOneofReturnType__twice | None: ...
+
+Global___VerificationRequest: _TypeAlias = VerificationRequest  # noqa: Y015
+
+@_typing.final
+class Verification(_message.Message):
+    """Whether the steps after a checkpoint come out as they did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDENTICAL_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    TWICE_FIELD_NUMBER: _builtins.int
+    FROM_STEP_FIELD_NUMBER: _builtins.int
+    TO_STEP_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    CHECKPOINTS_FIELD_NUMBER: _builtins.int
+    NOT_COMPARED_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    PRECISION_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    identical: _builtins.bool
+    """All that was compared is the same, bit for bit, and every step was replayed."""
+    verdict: _builtins.str
+    """In words, with what to do."""
+    twice: _builtins.bool
+    from_step: _builtins.int
+    to_step: _builtins.int
+    """The last step that was compared."""
+    device: _builtins.str
+    precision: _builtins.str
+    seconds: _builtins.float
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepVerification]: ...
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyDifference]: ...
+    @_builtins.property
+    def checkpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckpointVerification]: ...
+    @_builtins.property
+    def not_compared(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotCompared]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Note]: ...
+    def __init__(
+        self,
+        *,
+        identical: _builtins.bool = ...,
+        verdict: _builtins.str = ...,
+        twice: _builtins.bool = ...,
+        from_step: _builtins.int = ...,
+        to_step: _builtins.int = ...,
+        steps: _abc.Iterable[Global___StepVerification] | None = ...,
+        keys: _abc.Iterable[Global___KeyDifference] | None = ...,
+        checkpoints: _abc.Iterable[Global___CheckpointVerification] | None = ...,
+        not_compared: _abc.Iterable[Global___NotCompared] | None = ...,
+        notes: _abc.Iterable[Global___Note] | None = ...,
+        device: _builtins.str = ...,
+        precision: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoints", b"checkpoints", "device", b"device", "from_step", b"from_step", "identical", b"identical", "keys", b"keys", "not_compared", b"not_compared", "notes", b"notes", "precision", b"precision", "seconds", b"seconds", "steps", b"steps", "to_step", b"to_step", "twice", b"twice", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Verification: _TypeAlias = Verification  # noqa: Y015
+
+@_typing.final
+class StepVerification(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    IDENTICAL_FIELD_NUMBER: _builtins.int
+    SCALARS_FIELD_NUMBER: _builtins.int
+    SCALARS_DIFFERING_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    SAMPLES_DIFFERING_FIELD_NUMBER: _builtins.int
+    DIFFERENCES_FIELD_NUMBER: _builtins.int
+    SAMPLE_DIFFERENCES_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    identical: _builtins.bool
+    scalars: _builtins.int
+    """Keys compared."""
+    scalars_differing: _builtins.int
+    samples: _builtins.int
+    samples_differing: _builtins.int
+    @_builtins.property
+    def differences(self) -> _containers.RepeatedCompositeFieldContainer[Global___ScalarDifference]:
+        """The first 20, by name."""
+
+    @_builtins.property
+    def sample_differences(self) -> _containers.RepeatedCompositeFieldContainer[Global___SampleDifference]:
+        """The first 20."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        identical: _builtins.bool = ...,
+        scalars: _builtins.int = ...,
+        scalars_differing: _builtins.int = ...,
+        samples: _builtins.int = ...,
+        samples_differing: _builtins.int = ...,
+        differences: _abc.Iterable[Global___ScalarDifference] | None = ...,
+        sample_differences: _abc.Iterable[Global___SampleDifference] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["differences", b"differences", "identical", b"identical", "sample_differences", b"sample_differences", "samples", b"samples", "samples_differing", b"samples_differing", "scalars", b"scalars", "scalars_differing", b"scalars_differing", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepVerification: _TypeAlias = StepVerification  # noqa: Y015
+
+@_typing.final
+class ScalarDifference(_message.Message):
+    """A number of one step that came out otherwise."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    RECORDED_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    ABSOLUTE_FIELD_NUMBER: _builtins.int
+    RELATIVE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    recorded: _builtins.float
+    """Absent: there is none. With `twice`, of the first replay."""
+    replayed: _builtins.float
+    absolute: _builtins.float
+    relative: _builtins.float
+    """Of the larger of the two."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        recorded: _builtins.float | None = ...,
+        replayed: _builtins.float | None = ...,
+        absolute: _builtins.float | None = ...,
+        relative: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_absolute", b"_absolute", "_recorded", b"_recorded", "_relative", b"_relative", "_replayed", b"_replayed", "absolute", b"absolute", "recorded", b"recorded", "relative", b"relative", "replayed", b"replayed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_absolute", b"_absolute", "_recorded", b"_recorded", "_relative", b"_relative", "_replayed", b"_replayed", "absolute", b"absolute", "key", b"key", "recorded", b"recorded", "relative", b"relative", "replayed", b"replayed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__absolute: _TypeAlias = _typing.Literal["absolute"]  # noqa: Y015
+    _WhichOneofArgType__absolute: _TypeAlias = _typing.Literal["_absolute", b"_absolute"]  # noqa: Y015
+    _WhichOneofReturnType__recorded: _TypeAlias = _typing.Literal["recorded"]  # noqa: Y015
+    _WhichOneofArgType__recorded: _TypeAlias = _typing.Literal["_recorded", b"_recorded"]  # noqa: Y015
+    _WhichOneofReturnType__relative: _TypeAlias = _typing.Literal["relative"]  # noqa: Y015
+    _WhichOneofArgType__relative: _TypeAlias = _typing.Literal["_relative", b"_relative"]  # noqa: Y015
+    _WhichOneofReturnType__replayed: _TypeAlias = _typing.Literal["replayed"]  # noqa: Y015
+    _WhichOneofArgType__replayed: _TypeAlias = _typing.Literal["_replayed", b"_replayed"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__absolute) -> _WhichOneofReturnType__absolute | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__recorded) -> _WhichOneofReturnType__recorded | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__relative) -> _WhichOneofReturnType__relative | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replayed) -> _WhichOneofReturnType__replayed | None: ...
+
+Global___ScalarDifference: _TypeAlias = ScalarDifference  # noqa: Y015
+
+@_typing.final
+class SampleDifference(_message.Message):
+    """A part of a sample that came out otherwise."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
+    RECORDED_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    field: _builtins.str
+    recorded: _builtins.str
+    """As JSON; a text from where it differs."""
+    replayed: _builtins.str
+    position: _builtins.int
+    """Of a text: the first character that differs."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        field: _builtins.str = ...,
+        recorded: _builtins.str = ...,
+        replayed: _builtins.str = ...,
+        position: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "position", b"position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "field", b"field", "index", b"index", "position", b"position", "recorded", b"recorded", "replayed", b"replayed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
+    _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
+
+Global___SampleDifference: _TypeAlias = SampleDifference  # noqa: Y015
+
+@_typing.final
+class KeyDifference(_message.Message):
+    """A number over all steps in which it differs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    FIRST_STEP_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    MAX_ABSOLUTE_FIELD_NUMBER: _builtins.int
+    MAX_RELATIVE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    first_step: _builtins.int
+    steps: _builtins.int
+    max_absolute: _builtins.float
+    max_relative: _builtins.float
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        first_step: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        max_absolute: _builtins.float | None = ...,
+        max_relative: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_absolute", b"_max_absolute", "_max_relative", b"_max_relative", "max_absolute", b"max_absolute", "max_relative", b"max_relative"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_absolute", b"_max_absolute", "_max_relative", b"_max_relative", "first_step", b"first_step", "key", b"key", "max_absolute", b"max_absolute", "max_relative", b"max_relative", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_absolute: _TypeAlias = _typing.Literal["max_absolute"]  # noqa: Y015
+    _WhichOneofArgType__max_absolute: _TypeAlias = _typing.Literal["_max_absolute", b"_max_absolute"]  # noqa: Y015
+    _WhichOneofReturnType__max_relative: _TypeAlias = _typing.Literal["max_relative"]  # noqa: Y015
+    _WhichOneofArgType__max_relative: _TypeAlias = _typing.Literal["_max_relative", b"_max_relative"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_absolute) -> _WhichOneofReturnType__max_absolute | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_relative) -> _WhichOneofReturnType__max_relative | None: ...
+
+Global___KeyDifference: _TypeAlias = KeyDifference  # noqa: Y015
+
+@_typing.final
+class CheckpointVerification(_message.Message):
+    """A later checkpoint, against the replay at its step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    IDENTICAL_FIELD_NUMBER: _builtins.int
+    TENSORS_FIELD_NUMBER: _builtins.int
+    TENSORS_DIFFERING_FIELD_NUMBER: _builtins.int
+    DIFFERENCES_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    identical: _builtins.bool
+    tensors: _builtins.int
+    """Compared, by hash."""
+    tensors_differing: _builtins.int
+    @_builtins.property
+    def differences(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorDifference]:
+        """The first 20."""
+
+    @_builtins.property
+    def state(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Parts of state.json that differ."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        identical: _builtins.bool = ...,
+        tensors: _builtins.int = ...,
+        tensors_differing: _builtins.int = ...,
+        differences: _abc.Iterable[Global___TensorDifference] | None = ...,
+        state: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["differences", b"differences", "identical", b"identical", "state", b"state", "step", b"step", "tensors", b"tensors", "tensors_differing", b"tensors_differing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckpointVerification: _TypeAlias = CheckpointVerification  # noqa: Y015
+
+@_typing.final
+class TensorDifference(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RECORDED_SHA256_FIELD_NUMBER: _builtins.int
+    REPLAYED_SHA256_FIELD_NUMBER: _builtins.int
+    MAX_ABSOLUTE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """File and tensor."""
+    recorded_sha256: _builtins.str
+    """Of its bytes; absent: it is not there."""
+    replayed_sha256: _builtins.str
+    max_absolute: _builtins.float
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        recorded_sha256: _builtins.str | None = ...,
+        replayed_sha256: _builtins.str | None = ...,
+        max_absolute: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_absolute", b"_max_absolute", "_recorded_sha256", b"_recorded_sha256", "_replayed_sha256", b"_replayed_sha256", "max_absolute", b"max_absolute", "recorded_sha256", b"recorded_sha256", "replayed_sha256", b"replayed_sha256"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_absolute", b"_max_absolute", "_recorded_sha256", b"_recorded_sha256", "_replayed_sha256", b"_replayed_sha256", "max_absolute", b"max_absolute", "name", b"name", "recorded_sha256", b"recorded_sha256", "replayed_sha256", b"replayed_sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_absolute: _TypeAlias = _typing.Literal["max_absolute"]  # noqa: Y015
+    _WhichOneofArgType__max_absolute: _TypeAlias = _typing.Literal["_max_absolute", b"_max_absolute"]  # noqa: Y015
+    _WhichOneofReturnType__recorded_sha256: _TypeAlias = _typing.Literal["recorded_sha256"]  # noqa: Y015
+    _WhichOneofArgType__recorded_sha256: _TypeAlias = _typing.Literal["_recorded_sha256", b"_recorded_sha256"]  # noqa: Y015
+    _WhichOneofReturnType__replayed_sha256: _TypeAlias = _typing.Literal["replayed_sha256"]  # noqa: Y015
+    _WhichOneofArgType__replayed_sha256: _TypeAlias = _typing.Literal["_replayed_sha256", b"_replayed_sha256"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_absolute) -> _WhichOneofReturnType__max_absolute | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__recorded_sha256) -> _WhichOneofReturnType__recorded_sha256 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replayed_sha256) -> _WhichOneofReturnType__replayed_sha256 | None: ...
+
+Global___TensorDifference: _TypeAlias = TensorDifference  # noqa: Y015
+
+@_typing.final
+class NotCompared(_message.Message):
+    """Something that says nothing here."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHAT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    what: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        what: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NotCompared: _TypeAlias = NotCompared  # noqa: Y015
+
+@_typing.final
+class Note(_message.Message):
+    """Something that explains a difference, or what to do about it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Note: _TypeAlias = Note  # noqa: Y015
 
 @_typing.final
 class ExportModelRequest(_message.Message):

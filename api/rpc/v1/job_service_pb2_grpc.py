@@ -159,6 +159,11 @@ class JobServiceStub:
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.VerifyResume = channel.unary_unary(
+                '/ppo.v1.JobService/VerifyResume',
+                request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.VerifyResumeRequest.SerializeToString,
+                response_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.VerifyResumeResponse.FromString,
+                _registered_method=True)
         self.GetErrand = channel.unary_unary(
                 '/ppo.v1.JobService/GetErrand',
                 request_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GetErrandRequest.SerializeToString,
@@ -360,6 +365,13 @@ class JobServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def VerifyResume(self, request, context):
+        """Replays steps of a job from one of its checkpoints, and compares them with what it recorded. The job is left alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetErrand(self, request, context):
         """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`.
         """
@@ -508,6 +520,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateRequest.FromString,
                     response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateResponse.SerializeToString,
+            ),
+            'VerifyResume': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyResume,
+                    request_deserializer=api_dot_rpc_dot_v1_dot_job__service__pb2.VerifyResumeRequest.FromString,
+                    response_serializer=api_dot_rpc_dot_v1_dot_job__service__pb2.VerifyResumeResponse.SerializeToString,
             ),
             'GetErrand': grpc.unary_unary_rpc_method_handler(
                     servicer.GetErrand,
@@ -1200,6 +1217,33 @@ class JobService:
             '/ppo.v1.JobService/Generate',
             api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateRequest.SerializeToString,
             api_dot_rpc_dot_v1_dot_job__service__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyResume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ppo.v1.JobService/VerifyResume',
+            api_dot_rpc_dot_v1_dot_job__service__pb2.VerifyResumeRequest.SerializeToString,
+            api_dot_rpc_dot_v1_dot_job__service__pb2.VerifyResumeResponse.FromString,
             options,
             channel_credentials,
             insecure,

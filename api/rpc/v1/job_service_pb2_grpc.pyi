@@ -96,6 +96,8 @@ class JobServiceStub:
     """Scores given texts with the rewards of a spec, before any training."""
     Generate: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GenerateRequest, _job_service_pb2.GenerateResponse]
     """Answers prompts with a job's policy, as a checkpoint has it or as it was before training."""
+    VerifyResume: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.VerifyResumeRequest, _job_service_pb2.VerifyResumeResponse]
+    """Replays steps of a job from one of its checkpoints, and compares them with what it recorded. The job is left alone."""
     GetErrand: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetErrandRequest, _job_service_pb2.GetErrandResponse]
     """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
     ListErrands: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListErrandsRequest, _job_service_pb2.ListErrandsResponse]
@@ -167,6 +169,8 @@ class JobServiceAsyncStub(JobServiceStub):
     """Scores given texts with the rewards of a spec, before any training."""
     Generate: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GenerateRequest, _job_service_pb2.GenerateResponse]  # type: ignore[assignment]
     """Answers prompts with a job's policy, as a checkpoint has it or as it was before training."""
+    VerifyResume: _aio.UnaryUnaryMultiCallable[_job_service_pb2.VerifyResumeRequest, _job_service_pb2.VerifyResumeResponse]  # type: ignore[assignment]
+    """Replays steps of a job from one of its checkpoints, and compares them with what it recorded. The job is left alone."""
     GetErrand: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetErrandRequest, _job_service_pb2.GetErrandResponse]  # type: ignore[assignment]
     """Waits for an answer that did not come in time. It is kept for an hour; a failed errand says why in `error`."""
     ListErrands: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListErrandsRequest, _job_service_pb2.ListErrandsResponse]  # type: ignore[assignment]
@@ -385,6 +389,14 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.GenerateResponse, _abc.Awaitable[_job_service_pb2.GenerateResponse]]:
         """Answers prompts with a job's policy, as a checkpoint has it or as it was before training."""
+
+    @_abc_1.abstractmethod
+    def VerifyResume(
+        self,
+        request: _job_service_pb2.VerifyResumeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.VerifyResumeResponse, _abc.Awaitable[_job_service_pb2.VerifyResumeResponse]]:
+        """Replays steps of a job from one of its checkpoints, and compares them with what it recorded. The job is left alone."""
 
     @_abc_1.abstractmethod
     def GetErrand(

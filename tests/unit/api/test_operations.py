@@ -88,7 +88,7 @@ def _allowed(caller: Principal, row: Operation) -> bool:
     return True
 
 
-UNCHANGING = {"job.plan", "job.generate", "reward.preview", "key.list", "quota.get", "audit.list"}
+UNCHANGING = {"job.plan", "job.generate", "job.verify_resume", "reward.preview", "key.list", "quota.get", "audit.list"}
 """They need more than `read`, for the work they cause or for what they show, and change nothing."""
 
 

@@ -35,7 +35,7 @@ from jobs.views import (
     Progress,
     Queue,
 )
-from ppo_engine import plans
+from ppo_engine import plans, verification
 from ppo_engine.errands import (
     ComponentPreview,
     Finding,
@@ -50,6 +50,17 @@ from ppo_engine.errands import (
 )
 from tests.support.specs import spec_document
 
+VERIFIED = (
+    "Verification",
+    "StepVerification",
+    "ScalarDifference",
+    "SampleDifference",
+    "KeyDifference",
+    "CheckpointVerification",
+    "TensorDifference",
+    "NotCompared",
+    "Note",
+)
 PLANNED = (
     "Probe",
     "Remark",
@@ -129,7 +140,12 @@ def test_the_spec_has_the_same_fields_and_types_in_json_and_proto():
 
 
 @pytest.mark.parametrize(
-    ("model", "message"), [(PreviewRequest, pb.PreviewRequest), (GenerationRequest, pb.GenerationRequest)]
+    ("model", "message"),
+    [
+        (PreviewRequest, pb.PreviewRequest),
+        (GenerationRequest, pb.GenerationRequest),
+        (verification.VerificationRequest, pb.VerificationRequest),
+    ],
 )
 def test_what_an_errand_asks_has_the_same_fields_and_types(model: type[BaseModel], message: Any):
     assert list(differences(model, message.DESCRIPTOR)) == []
@@ -162,6 +178,7 @@ def test_the_walk_notices_a_missing_field_on_either_side():
         (Generation, pb.Generation),
         (GeneratedBy, pb.GeneratedBy),
         (GeneratedResponse, pb.GeneratedResponse),
+        *((getattr(verification, name), getattr(pb, name)) for name in VERIFIED),
         (PlanView, pb.PlanJobResponse),
         (Problem, pb.Problem),
         (Work, pb.Work),

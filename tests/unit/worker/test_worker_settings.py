@@ -100,9 +100,9 @@ def test_the_advertised_host(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WorkerSettings(metrics_host="0.0.0.0", metrics_advertise_host="w.example").advertised_host == "w.example"
 
 
-def test_only_probes_may_read_datasets(tmp_path: Path) -> None:
-    """Those of all owners lie in one folder: the front door has checked what a probe names, and nothing of others."""
+def test_only_what_runs_a_checked_spec_may_read_datasets(tmp_path: Path) -> None:
+    """Those of all owners lie in one folder: the front door has checked what a spec names, and nothing of others."""
     settings = WorkerSettings(home=tmp_path, model_roots=[tmp_path / "models"])
     for kind in ErrandKind:
         roots = settings.errand_arguments(kind, tmp_path / "request.json")
-        assert (str(settings.datasets_dir) in roots) == (kind is ErrandKind.PROBE)
+        assert (str(settings.datasets_dir) in roots) == (kind in (ErrandKind.PROBE, ErrandKind.VERIFY_RESUME))
