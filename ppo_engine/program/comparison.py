@@ -169,7 +169,7 @@ def _compare_tensors(name: str, a: Tensor | None, b: Tensor | None) -> TensorDif
 
 def _digest(tensor: Tensor) -> str:
     digest = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+    digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
