@@ -38,6 +38,7 @@ PATCH = {"webhook_id": {"description": "mine now"}, "job_id": {"name": "mine now
 BODIES: dict[str, Any] = {
     "POST /v1/jobs/{job_id}/fork": {},
     "POST /v1/jobs/{job_id}/generate": {"prompts": ["a"]},
+    "POST /v1/jobs/{job_id}/verify-resume": {},
     "PUT /v1/quotas/{owner:path}": {"max_queued_jobs": 0},
 }
 CALLS: dict[str, Any] = {"Generate": {"request": {"prompts": ["a"]}}, "CreateKey": {"owner": ""}}
