@@ -1,7 +1,7 @@
 """How a job takes over another one's checkpoint.
 
 The worker of its first attempt links that checkpoint into the new run's folder. Until then the old job's row of it is
-pinned: pruning passes it over.
+pinned: pruning passes it over. Where the old job is rolled back behind it, that job's worker hands it over first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jobs.db import Database
 from jobs.errors import JobNotFound
 from jobs.history import owned
 from jobs.lease import Lease, fence, held
-from jobs.lineage import Lineage, inherited
+from jobs.lineage import Inherited, Lineage, forks_waiting, inherited
 from jobs.tables import JobCheckpoint
 from jobs.transition import Happening, note, touch
 from ppo_engine.inheritance import ATTEMPT
@@ -31,6 +31,15 @@ def pin(session: Session, principal: Principal, lineage: Lineage) -> None:
     row = session.get(JobCheckpoint, (lineage.job_id, lineage.step), populate_existing=True)
     if row is None or row.sha256 != lineage.sha256:
         raise JobNotFound(f"the job keeps its checkpoint of step {lineage.step} no more")
+
+
+def forks_to_serve(db: Database, lease: Lease, behind_step: int) -> dict[str, Inherited]:
+    """Forks by id that need a checkpoint behind `behind_step`, where the run has just gone back to.
+
+    Asked when the rollback is stored: then no further fork can be made of what it voids.
+    """
+    with db.read() as session:
+        return forks_waiting(session, lease.job_id, behind_step)
 
 
 def record_inheritance(db: Database, lease: Lease, path: str, size_bytes: int) -> None:

@@ -10,7 +10,7 @@ from jobs.checkpoints import discard_checkpoint, record_checkpoint, record_rollb
 from jobs.claiming import Claim, claim
 from jobs.ending import USER_PAUSE, cancelled, fail, halve_microbatch, pause, reap, requeue, stop, succeed
 from jobs.fleet import beat_worker, due_wakeups, forget_worker
-from jobs.inheriting import record_inheritance
+from jobs.inheriting import forks_to_serve, record_inheritance
 from jobs.lease import Lease, Wishes, heartbeat
 from jobs.lineage import Inherited
 from jobs.recording import record_guard, record_phase, record_started, record_step
@@ -28,6 +28,7 @@ __all__ = [
     "due_wakeups",
     "fail",
     "forget_worker",
+    "forks_to_serve",
     "halve_microbatch",
     "heartbeat",
     "pause",

@@ -54,6 +54,13 @@ def pinned_steps(session: Session, job_id: str) -> set[int]:
     return {step for step in session.scalars(query) if step is not None}
 
 
+def forks_waiting(session: Session, job_id: str, behind_step: int) -> dict[str, Inherited]:
+    """Forks by id that have not taken over yet what they need of a job behind a step."""
+    query = sa.select(Job).where(Job.pinned_job_id == job_id, Job.parent_step > behind_step)
+    found = {job.id: inherited(job) for job in session.scalars(query)}
+    return {fork_id: what for fork_id, what in found.items() if what is not None}
+
+
 def inherited(job: Job) -> Inherited | None:
     """What the job takes over from another."""
     facts, parent, step = job.inherited, job.parent_job_id, job.parent_step

@@ -28,6 +28,7 @@ from ppo_engine.events import (
 )
 from ppo_engine.rundir import RunDir, checkpoint_step
 from worker import run_files
+from worker.inheritance import hand_over
 from worker.lease import LeaseKeeper
 from worker.outcome import Ending, Verdict
 from worker.process import ProtocolError
@@ -95,6 +96,8 @@ class Recorder:
                 self.guard = event
             case RolledBack():
                 void = self._write(partial(lifecycle.record_rollback, self._db, self._lease, event))
+                forks = self._write(partial(lifecycle.forks_to_serve, self._db, self._lease, event.to_step))
+                hand_over(self._run_dir, forks)
                 self.step, self.saved_step = event.to_step, min(self.saved_step or 0, event.to_step) or None
                 run_files.delete_checkpoints(self._run_dir, run_files.unchanged(self._run_dir, void))
             case Finished() | Failed():
