@@ -13,6 +13,7 @@ TEST_ENV := OMP_NUM_THREADS=1
 PYTEST := -n 3 --dist loadfile --no-loadscope-reorder -q
 # Caches stay in the checkout, not in the user's home.
 export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
+export BUF_CACHE_DIR := $(CURDIR)/.venv/cache/buf
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check robustness fuzz static proto proto-baseline docs up tensorboard bench audit clean
