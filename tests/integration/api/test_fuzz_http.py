@@ -1,6 +1,7 @@
 """Whatever comes, the HTTP door answers as its document says: no 5xx, no status, type or field it does not name.
 
-`make fuzz` looks longer, with other inputs each time: PPO_FUZZ_EXAMPLES is the number for each operation.
+`make fuzz` looks longer, on both kinds of database and with other inputs each time: PPO_FUZZ_EXAMPLES is the number for
+each operation.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from jobs import lifecycle
 from jobs.auth import LOCAL
 from jobs.db import Database
 from tests.support.attempts import claimed, record_steps, submitted
-from tests.support.databases import copy_sqlite
+from tests.support.databases import copied_postgres, copy_sqlite
 from tests.support.http_api import App, app_on
 from tests.support.http_api import settings as api_settings
 
@@ -76,12 +76,23 @@ def map_query(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | No
     return query
 
 
+@pytest.fixture(scope="module", params=["sqlite", "postgres"] if EXAMPLES else ["sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A database of each kind where there is time for both; what depends on it has tests of its own."""
+    if request.param == "sqlite":
+        yield copy_sqlite(request.getfixturevalue("sqlite_template_file"), tmp_path_factory.mktemp("database"))
+        return
+    server, template = (request.getfixturevalue(f"postgres_{name}") for name in ("server", "template_name"))
+    with copied_postgres(server, template) as copy:
+        yield copy
+
+
 @pytest.fixture(scope="module")
-def door(sqlite_template_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+def door(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """The app with a job that ended, one that runs and one that waits."""
     home = tmp_path_factory.mktemp("fuzz")
-    url = copy_sqlite(sqlite_template_file, home)
     db = Database(url)
+    JOBS.clear()
     for end in (True, False):
         held = claimed(db, submitted(db, LOCAL, labels={"team": "a"}))
         record_steps(db, held, 1, 2)
@@ -89,7 +100,7 @@ def door(sqlite_template_file: Path, tmp_path_factory: pytest.TempPathFactory) -
             lifecycle.succeed(db, held.lease)
         JOBS.append(held.lease.job_id)
     JOBS.append(submitted(db, LOCAL))
-    with app_on(db, api_settings(home, url)) as running:
+    with app_on(db, api_settings(home, url, failed_keys_per_second=0)) as running:
         yield running
     db.dispose()
 
