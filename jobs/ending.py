@@ -99,13 +99,15 @@ def requeue(
 
 
 def halve_microbatch(db: Database, lease: Lease, *, error: JobError, before: int, after: int) -> None:
-    """Give the job back to the queue because memory ran out, to go on with smaller microbatches; raises LeaseLost.
+    """Give the job back to the queue because memory ran out, to go on with less at once; raises LeaseLost.
 
-    No attempt is charged, since the next one is not the same again. Sizes in sequences.
+    Its later attempts have microbatches of `after` sequences, and sample a step's responses in two turns. No attempt is
+    charged, since the next one is not the same again. Sizes in sequences.
     """
     with _ending(db, lease, Move.REQUEUE, Move.CANCEL, Move.SUCCEED, Move.PAUSE) as session:
         what = Happening(
-            f"memory ran out: microbatches of {after} instead of {before} sequences from now on; no number changes",
+            f"memory ran out: microbatches of {after} instead of {before} sequences from now on, and the responses of "
+            "a step sampled in two turns, with the same random numbers; numbers change by rounding alone",
             {"before": before, "after": after},
         )
         job = held(note(session, MICROBATCH_HALVED, fence(lease), what, microbatch_size=after), lease)

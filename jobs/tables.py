@@ -129,7 +129,8 @@ class Job(Base):
     last_checkpoint_step: Mapped[int | None]
     best_checkpoint_step: Mapped[int | None]
     microbatch_size: Mapped[int | None]
-    """Half of what the spec says, in sequences, after memory ran out; None: as in the spec."""
+    """Half of what the spec says, in sequences, or one, after memory ran out; None: as in the spec. Where it is set, an
+    attempt also samples its responses in two turns."""
     stop_reason: Mapped[str | None] = mapped_column(String(64))
     error: Mapped[dict[str, Any] | None]
 

@@ -88,7 +88,7 @@ def _job_rows(job: JobView) -> list[tuple[str, Text]]:
         ("labels", Text(one_line(", ".join(f"{name}={value}" for name, value in job.labels.items()) or "-"))),
     ]
     if job.microbatch_size is not None:
-        rows.append(("microbatch", Text(f"{job.microbatch_size} sequences, halved when memory ran out")))
+        rows.append(("microbatch", Text(f"{job.microbatch_size} sequences, less at once since memory ran out")))
     latest = ((curve.name, job.latest_metrics.get(curve.key), curve.unit) for curve in SHOWN)
     rows += [(name, Text(f"{number(value)} {unit}")) for name, value, unit in latest if value is not None]
     return rows

@@ -149,6 +149,7 @@ def _options(arguments: argparse.Namespace, out: RunDir, resume: Path | None, me
         threads=arguments.threads,
         prune=not arguments.keep_checkpoints,
         egress=_egress(arguments),
+        parts=arguments.parts,
         meeting=meeting,
     )
 
@@ -296,6 +297,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--attempt", type=int, default=1, metavar="N", help="number that marks this attempt's files")
     run.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     run.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    run.add_argument(
+        "--parts", type=int, default=1, metavar="N", help="sample a step's responses in N turns: needs less memory"
+    )
     run.add_argument("--keep-checkpoints", action="store_true", help="never remove an old checkpoint")
     errand = commands.add_parser("errand", help="do one short piece of work, and answer on the pipe")
     errand.add_argument("kind", choices=[kind.value for kind in ErrandKind], help="what to do")

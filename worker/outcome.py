@@ -44,7 +44,7 @@ class Ending(StrEnum):
     RELEASE = "released"
     """Back in the queue as if this attempt had not been."""
     HALVE = "halved"
-    """Back in the queue, once, to go on with half the microbatch: its memory was exhausted."""
+    """Back in the queue, once, to go on with half as much at once: its memory was exhausted."""
     DISCARD = "discarded"
     """Its checkpoint is damaged: forget that one and go back to the queue."""
 
@@ -72,6 +72,8 @@ class Seen:
     """Of this attempt, sequences."""
     half_microbatch_size: int | None = None
     """What to try if memory runs out; None: it was halved before, or is one sequence."""
+    can_split: bool = False
+    """Whether responses were sampled all at once, and need not be."""
     log_tail: str = ""
 
 
@@ -85,7 +87,7 @@ class Verdict:
     """Why a job that succeeded or paused ended where it did."""
     message: str = ""
     halved: tuple[int, int] | None = None
-    """For HALVE: the microbatch before and from now on, sequences."""
+    """For HALVE: the microbatch before and from now on, sequences. Responses are sampled in halves from now on too."""
 
     @property
     def code(self) -> str:
@@ -211,11 +213,13 @@ def _failed(seen: Seen, event: Failed) -> Verdict:
 
 
 def _out_of_memory(seen: Seen, error: JobError, otherwise: Ending) -> Verdict:
-    """Once with half the microbatch, where that is less; it is no help while the models are loaded."""
+    """Once with half as much at once, where that is less; it is no help while the models are loaded."""
     if error.phase in (None, Phase.LOADING):
         return Verdict(otherwise, error)
     if seen.half_microbatch_size is not None:
         return Verdict(Ending.HALVE, error, halved=(seen.microbatch_size, seen.half_microbatch_size))
+    if seen.can_split and error.phase in (Phase.ROLLOUT, Phase.EVALUATION):
+        return Verdict(Ending.HALVE, error, halved=(seen.microbatch_size, seen.microbatch_size))
     one = "one sequence, which cannot be halved" if seen.microbatch_size == 1 else f"{seen.microbatch_size} sequences"
     message = f"{error.message[:_MAX_ERROR_CHARS]} (with microbatches of {one})"
     return Verdict(otherwise, error.model_copy(update={"message": message}))

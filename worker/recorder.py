@@ -10,11 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from jobs import lifecycle
 from jobs.db import Database
-from jobs.errors import LeaseLost, Unavailable
+from jobs.errors import InvalidArgument, LeaseLost, Unavailable
 from jobs.lifecycle import Claim
 from ppo_engine.events import (
+    Answered,
     CheckpointSaved,
     Event,
     Failed,
@@ -76,7 +79,16 @@ class Recorder:
 
     def record(self, event: Event) -> None:
         """Write one event; the last one is kept for the verdict, which is written when the engine has gone."""
-        _check(event, step=self.step, steps_total=self._claim.spec.ppo.steps)
+        _check(event, step=self.step, steps_total=self._claim.spec.ppo.steps, over=self.final is not None)
+        try:
+            self._record(event)
+        except (InvalidArgument, SQLAlchemyError, OverflowError) as error:
+            # Nothing of it was written. Without a word from here the job would wait for its lease to run out.
+            raise ProtocolError(
+                f"`{event.event}` has a value that cannot be stored ({type(error).__name__})"
+            ) from error
+
+    def _record(self, event: Event) -> None:
         match event:
             case Started():
                 self._write(partial(lifecycle.record_started, self._db, self._lease, event))
@@ -172,9 +184,18 @@ class Recorder:
                 pause_seconds = min(2 * pause_seconds, 2.0)
 
 
-def _check(event: Event, *, step: int, steps_total: int) -> None:
-    """Raise ProtocolError on an event that cannot be true of a run of `steps_total` steps that is at `step`."""
+def _check(event: Event, *, step: int, steps_total: int, over: bool) -> None:
+    """Raise ProtocolError on an event that cannot be true of a run of `steps_total` steps that is at `step`.
+
+    `over`: the run has said how it ended.
+    """
     match event:
+        case Answered():
+            raise ProtocolError("a run has no event `answered`")
+        case Started() | StepDone() | CheckpointSaved() | RolledBack() | GuardTripped() if over:
+            raise ProtocolError(f"`{event.event}` after the end of the run")
+        case Started() if event.step != step:
+            raise ProtocolError(f"a start from step {event.step} at step {step}")
         case Started() if event.steps_total != steps_total:
             raise ProtocolError(f"a run of {event.steps_total} steps was started, the spec has {steps_total}")
         case StepDone() if event.step not in (step, step + 1) or not 0 <= event.step <= steps_total:

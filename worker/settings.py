@@ -151,10 +151,13 @@ class WorkerSettings(DomainSettings):
     def threads_per_engine(self) -> int:
         return self.engine_threads or max(1, (os.cpu_count() or 1) // self.slots)
 
-    def run_arguments(self, run_dir: RunDir, *, attempt: int, checkpoint: str | None, threads: int) -> list[str]:
+    def run_arguments(
+        self, run_dir: RunDir, *, attempt: int, checkpoint: str | None, threads: int, parts: int = 1
+    ) -> list[str]:
         """What follows `engine_command run`."""
         resume = ["--resume", str(run_dir.root / checkpoint)] if checkpoint else []
         how = ["--attempt", str(attempt), "--threads", str(threads), "--keep-checkpoints"]
+        how += ["--parts", str(parts)] if parts > 1 else []
         return [str(run_dir.spec), "--out", str(run_dir.root), *how, *resume, *self._sources(self.datasets_dir)]
 
     def errand_arguments(self, kind: str, request: Path) -> list[str]:

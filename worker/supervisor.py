@@ -141,7 +141,11 @@ class Supervisor:
         )
         threads = self._claim.spec.resources.threads or self._settings.threads_per_engine
         arguments = self._settings.run_arguments(
-            self._run_dir, attempt=self._claim.lease.attempt, checkpoint=self._claim.checkpoint, threads=threads
+            self._run_dir,
+            attempt=self._claim.lease.attempt,
+            checkpoint=self._claim.checkpoint,
+            threads=threads,
+            parts=1 if self._claim.microbatch_size is None else 2,
         )
         if self._claim.inherited is not None:
             arguments += [word for part in self._claim.inherited.anew for word in ("--anew", part)]
@@ -239,6 +243,7 @@ class Supervisor:
             oom_killed=oom_killed,
             microbatch_size=self._claim.config.microbatch_size,
             half_microbatch_size=None if self._claim.microbatch_size else self._claim.config.half_microbatch_size,
+            can_split=self._claim.microbatch_size is None and self._claim.config.responses_per_process > 1,
             log_tail=engine_log.tail(),
         )
 

@@ -54,6 +54,11 @@ class TrainConfig(Config):
         share = -(-self.minibatch_size // self.resources.processes)
         return min(self.microbatch_size, share) // 2 or None
 
+    @property
+    def responses_per_process(self) -> int:
+        """Sequences that one process samples in a step."""
+        return -(-self.ppo.batch_size // self.resources.processes)
+
     def with_microbatch_size(self, sequences: int) -> TrainConfig:
         """The same run with other microbatches."""
         return self.model_copy(update={"ppo": self.ppo.model_copy(update={"microbatch_size": sequences})})

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ppo_engine.batch import Sequences, pad
 from ppo_engine.config import GenerationConfig
 from ppo_engine.data.prompts import Prompt
-from ppo_engine.experience.generation import Responses, Sampling, StopTexts, sample, uniform_numbers
+from ppo_engine.experience.generation import Responses, Sampling, StopTexts, sample_in_parts, uniform_numbers
 from ppo_engine.maths.logprobs import Distribution
 from ppo_engine.models.policy import LanguageModel
 from ppo_engine.ranks import ALONE, Ranks, Share
@@ -46,6 +46,8 @@ class Responder:
     """On the model's device."""
     greedy: bool = False
     ranks: Ranks = ALONE
+    parts: int = 1
+    """In how many turns a step's responses are sampled: more need less memory, and more time."""
 
     def collect(self, prompts: Sequence[Prompt], scorer: Scorer, clock: Stopwatch) -> Rollout:
         """Sample a response to each prompt, and score them; slow scorers start while others are still sampled.
@@ -66,7 +68,9 @@ class Responder:
         own = share.index(device)
         with clock.phase("rollout"), _abandoned_on_error(session):
             how = self._sampling(len(prompts), own, pad_id)
-            drawn = _whole(sample(self.language, prompt_ids[own], prompt_mask[own], how, finished), share, own, how)
+            asked = prompt_ids[own], prompt_mask[own]
+            mine = sample_in_parts(self.language, *asked, how, finished, parts=self.parts)
+            drawn = _whole(mine, share, own, how)
         sequences = Sequences(
             prompt_ids=prompt_ids,
             prompt_mask=prompt_mask,

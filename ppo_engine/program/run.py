@@ -58,6 +58,8 @@ class RunOptions:
     """Keep only the newest checkpoints; off where a service prunes by its own records."""
     egress: Egress = field(default_factory=Egress)
     """Which reward servers may be called."""
+    parts: int = 1
+    """In how many turns a step's responses are sampled."""
     meeting: runtime.Meeting | None = None
     """The other processes of the run."""
 
@@ -115,6 +117,7 @@ class Run:
             scratch=self.options.out.converted,
             ranks=self.ranks,
         )
+        self.trainer.responder = replace(self.trainer.responder, parts=self.options.parts)
         self.step = self.trainer.step
         resumed = resume is not None
         out, config = self.options.out, self.config

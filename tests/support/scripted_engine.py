@@ -209,6 +209,27 @@ def _write_endless_line(_run: Run) -> None:
         sys.stdout.write("x" * 65536)
 
 
+def _start(run: Run, step: int) -> None:
+    run.step, now = step, run.step
+    run._started()
+    run.step = now
+
+
+def _step_with(run: Run, **values: Any) -> None:
+    sample = {"prompt": "p", "response": "r", "score": 0.5, "components": {}, "response_tokens": 1, "finished": True}
+    emit(event="step", step=run.step + 1, scalars={}, samples=[{**sample, **values}])
+
+
+def _save_with(run: Run, **values: Any) -> None:
+    facts = {"path": f"checkpoints/step-{run.step:08d}-1", "size_bytes": 1, "sha256": "0" * 64}
+    emit(event="checkpoint", step=run.step, **{**facts, **values})
+
+
+def _speak_after_the_end(run: Run) -> None:
+    emit(event="finished", outcome="completed", step=run.step)
+    emit(event="step", step=run.step, scalars={})
+
+
 FAULTS: dict[str, Callable[[Run], object]] = {
     "exit_0": lambda _run: os._exit(0),
     "exit_7": _exit_7,
@@ -231,6 +252,13 @@ FAULTS: dict[str, Callable[[Run], object]] = {
     "roll_back": _roll_back,
     "leap": lambda run: emit(event="step", step=run.steps + 1, scalars={}),
     "skip": lambda run: emit(event="step", step=run.step + 2, scalars={}),
+    "start_ahead": lambda run: _start(run, 2),
+    "start_again": lambda run: _start(run, 0),
+    "answer": lambda _run: emit(event="answered", answer={}),
+    "speak_after_the_end": _speak_after_the_end,
+    "score_that_is_no_number": lambda run: _step_with(run, score=float("nan")),
+    "part_that_is_no_number": lambda run: _step_with(run, components={"s": float("inf")}),
+    "endless_checkpoint": lambda run: _save_with(run, size_bytes=2**70),
     "restart": lambda run: emit(event="rolled_back", step=run.step, to_step=run.step + 1, learning_rate_factor=1.0),
 }
 
@@ -288,6 +316,7 @@ def main() -> int:
     parser.add_argument("--anew", action="append")
     parser.add_argument("--attempt", type=int, default=1)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--parts", type=int)
     parser.add_argument("--root", action="append")
     parser.add_argument("--keep-checkpoints", action="store_true")
     run = Run(parser.parse_args(words))

@@ -31,6 +31,10 @@ FITS_HALF = 540
 """MiB above the imports. The run below takes 650 with microbatches of 64 and 440 with 32."""
 WIDE = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16384}
 
+FITS_HALF_OF_THE_RESPONSES = 530
+"""The same, where what is held of running responses is most: 540 for all 64 of them."""
+LONG_MEMORY = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4096}
+
 
 def attempt(db: Database, home: Path, **settings: Any) -> None:
     """Claim the next job and supervise it to the end of the attempt."""
@@ -79,6 +83,34 @@ def test_a_real_engine_out_of_memory_ends_well_with_half_the_microbatch(sqlite_u
     assert TrainConfig.model_validate_json(run.spec.read_bytes()).ppo.microbatch_size == 32
     check_invariants(database, ended=True)
     database.dispose()
+
+
+def test_a_real_engine_out_of_memory_while_it_samples_ends_well_in_two_turns(sqlite_url: str, tmp_path: Path) -> None:
+    """Its microbatches are of one sequence, and cannot be halved."""
+    db, models = Database(sqlite_url), tmp_path / "models"
+    tiny_llama(models / "long", num_hidden_layers=1, intermediate_size=32, **LONG_MEMORY)
+    spec = make_spec(
+        model={"policy": {"path": "long"}},
+        prompts={"inline": ["It", "We"]},
+        rewards=[{"name": "length", "rule": {"name": "length", "params": {"target": 3}}}],
+        generation={"max_new_tokens": 64, "min_new_tokens": 64},
+        ppo={"steps": 1, "batch_size": 64, "microbatch_size": 1, "ppo_epochs": 1},
+        resources={"threads": 1},
+        logging={"tensorboard": False},
+        retry={"max_attempts": 1},
+    )
+    job_id = service.submit(db, LOCAL, spec, roots=[models])[0].id
+    command = [sys.executable, str(LITTLE_MEMORY), str(FITS_HALF_OF_THE_RESPONSES)]
+    attempt(db, tmp_path, engine_command=command, model_roots=[models])
+    job = job_of(db, job_id)
+    assert job.error is not None
+    assert (job.state, job.error.code, job.error.phase) == (JobState.QUEUED, "out_of_memory", "rollout"), job.error
+    attempt(db, tmp_path, engine_command=command, model_roots=[models])
+    job = job_of(db, job_id)
+    assert (job.state, job.attempt, job.microbatch_size) == (JobState.SUCCEEDED, 2, 1), job.error
+    assert halvings(db, job_id) == [{"before": 1, "after": 1}]
+    check_invariants(db, ended=True)
+    db.dispose()
 
 
 def test_it_goes_on_from_its_checkpoint_and_no_attempt_is_charged(sqlite_url: str, tmp_path: Path) -> None:

@@ -364,15 +364,23 @@ def test_a_checkpoint_written_again_after_a_rollback_outlives_a_slow_database(
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "at", "said"),
     [
-        ("leap", "step 7 of 6 after step 3"),
-        ("skip", "step 5 of 6 after step 3"),
-        ("restart", "a rollback to step 4 at step 3"),
+        ("leap", 3, "step 7 of 6 after step 3"),
+        ("skip", 3, "step 5 of 6 after step 3"),
+        ("restart", 3, "a rollback to step 4 at step 3"),
+        ("start_ahead", -1, "a start from step 2 at step 0"),
+        ("start_again", 3, "a start from step 0 at step 3"),
+        ("answer", 3, "no event `answered`"),
+        ("speak_after_the_end", 6, "`step` after the end"),
+        ("score_that_is_no_number", 3, "`step` has a value that cannot be stored"),
+        ("part_that_is_no_number", 3, "`step` has a value that cannot be stored"),
+        ("endless_checkpoint", 3, "`checkpoint` has a value that cannot be stored"),
     ],
 )
-def test_events_that_cannot_be_true_break_the_protocol(bench: Bench, fault: str, said: str) -> None:
-    job_id = submit_script(bench.db, fault=fault, at=3)
+def test_events_that_cannot_be_true_break_the_protocol(bench: Bench, fault: str, at: int, said: str) -> None:
+    bench.settings = {"lease_seconds": 600}
+    job_id = submit_script(bench.db, fault=fault, at=at, step_seconds=0)
     bench.run()
     job = bench.job(job_id)
     assert job.state is JobState.FAILED

@@ -298,7 +298,7 @@ def test_an_early_end_and_the_best_checkpoint_are_shown(ppo):
     for part in (
         "state succeeded (early_stop)",
         "best checkpoint step 3",
-        "microbatch 2 sequences, halved when memory ran out",
+        "microbatch 2 sequences, less at once since memory ran out",
         "reward 0.25 score",
         "eval reward 0.5 score",
     ):

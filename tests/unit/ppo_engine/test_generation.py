@@ -11,7 +11,7 @@ import torch
 from ppo_engine.config import GenerationConfig, ModelSource, PromptsConfig
 from ppo_engine.data.prompts import PromptSource, load_prompts
 from ppo_engine.errors import InvalidConfig
-from ppo_engine.experience.generation import Sampling, StopTexts, _draw, sample, uniform_numbers
+from ppo_engine.experience.generation import Sampling, StopTexts, _draw, sample, sample_in_parts, uniform_numbers
 from ppo_engine.experience.rollout import Responder, repeated
 from ppo_engine.maths.logprobs import Distribution
 from ppo_engine.models.loading import load_language_model
@@ -83,6 +83,19 @@ def test_every_response_is_heard_of_once_and_early_ones_first(language: Language
     assert len({len(ids) for _, ids in heard}) > 1
     for row, ids in heard:
         assert list(ids) == found.ids[row][found.mask[row]].tolist()
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8, 20])
+def test_responses_sampled_in_turns_are_the_same(language: LanguageModel, parts: int) -> None:
+    heard: dict[int, Sequence[int]] = {}
+    early = how(distribution=Distribution(eos_ids=tuple(range(0, 258, 9))))
+    whole = sample(language, *prompts(8), early)
+    found = sample_in_parts(language, *prompts(8), early, heard.__setitem__, parts=parts)
+    assert torch.equal(found.ids, whole.ids)
+    assert torch.equal(found.mask, whole.mask)
+    assert torch.equal(found.ended, whole.ended)
+    assert_close(found.logprobs, whole.logprobs)
+    assert heard == {row: whole.ids[row][whole.mask[row]].tolist() for row in range(8)}
 
 
 def test_greedy_takes_the_likeliest_token(language: LanguageModel) -> None:

@@ -137,6 +137,24 @@ CASES: list[tuple[str, dict[str, Any], Ending, str]] = [
         "out_of_memory",
     ),
     (
+        "no memory for one sequence to learn from",
+        {"exit": CODE_1, "final": failure("out_of_memory"), "phase": Phase.OPTIMISE, "can_split": True},
+        Ending.FAIL,
+        "out_of_memory",
+    ),
+    (
+        "no memory for all responses at once",
+        {"exit": CODE_1, "final": failure("out_of_memory"), "phase": Phase.ROLLOUT, "can_split": True},
+        Ending.HALVE,
+        "out_of_memory",
+    ),
+    (
+        "no memory for half of the responses",
+        {"exit": CODE_1, "final": failure("out_of_memory"), "phase": Phase.ROLLOUT},
+        Ending.FAIL,
+        "out_of_memory",
+    ),
+    (
         "no memory for the models",
         {"exit": CODE_1, "final": failure("out_of_memory"), "phase": Phase.LOADING, **HALVABLE},
         Ending.FAIL,
