@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from jobs.db import Database
 from tests.support.databases import copied_postgres, copy_sqlite, postgres_template, sqlite_template
@@ -14,6 +15,10 @@ from tests.support.servers import Postgres, Redis
 
 # Developers' machines often set it; users' do not, and there a line that is not flushed never comes.
 os.environ.pop("PYTHONUNBUFFERED", None)
+
+# A slow or busy machine is no defect.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 

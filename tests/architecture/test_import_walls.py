@@ -86,3 +86,7 @@ def test_importing_a_room_loads_nothing_behind_a_wall(modules, absent):
 def test_what_stands_behind_the_wall_is_noticed():
     """The mathematics of the engine does load torch: the test above can fail."""
     assert "torch" in loaded_by(["ppo_engine.maths.kl"])
+
+
+def test_the_command_starts_without_what_few_of_its_commands_need():
+    assert {"jsonschema", "matplotlib", "sqlalchemy", "grpc", "pyarrow"}.isdisjoint(loaded_by(["ppo_client.cli"]))
