@@ -94,6 +94,9 @@ def main() -> None:
         app()
     except errors.ClientError as error:
         err_console.print(f"[bold red]error:[/] {escape(visible(str(error)))}", soft_wrap=True)
+        if isinstance(error, errors.Unauthenticated):
+            hint = "  --key or PPO_KEY gives a key; `ppo keys create --local HOME` makes one for `ppo up`"
+            err_console.print(hint, soft_wrap=True)
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)

@@ -46,6 +46,14 @@ def table(*columns: str) -> Table:
     return made
 
 
+def card(rows: Iterable[tuple[str, Text]]) -> Table:
+    """One thing, a name and a value a line."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in rows:
+        grid.add_row(Text(name, style="dim"), value)
+    return grid
+
+
 def jobs_table(jobs: Iterable[JobView]) -> Table:
     """One job per line."""
     made = table("id", "name", "state", "step", "reward", "age")
@@ -61,10 +69,7 @@ def jobs_table(jobs: Iterable[JobView]) -> Table:
 
 def show_job(console: Console, job: JobView) -> None:
     """Everything worth knowing about one job."""
-    grid = Table.grid(padding=(0, 2))
-    for name, value in _job_rows(job):
-        grid.add_row(Text(name, style="dim"), value)
-    console.print(grid)
+    console.print(card(_job_rows(job)))
     if job.error is not None:
         console.print(error_text(job.error))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +18,7 @@ from ppo_client import output, settings
 from ppo_client.client import PPOClient
 from ppo_client.commands.exits import Exit
 from ppo_client.commands.options import Json, Key, Url, console
+from ppo_client.curves import coarse
 from ppo_client.errors import ClientError
 from ppo_client.home import Home
 
@@ -46,13 +47,16 @@ def me(url: Url = None, key: Key = None, as_json: Json = False) -> None:
     if as_json:
         output.print_json(found)
         return
-    table = output.table("owner", "scopes", "key", "expires", "running", "queued")
-    expires = "never" if found.expire_time is None else _time(found.expire_time)
-    used = _usage(found.quota.running_jobs), _usage(found.quota.queued_jobs)
-    table.add_row(Text(found.owner), ", ".join(found.scopes), found.key_id or "none needed", expires, *used)
-    console.print(table)
-    quota = found.quota
-    console.print(f"datasets: {_usage(quota.datasets)}, with {_usage(quota.stored_bytes)} bytes", soft_wrap=True)
+    rows = {
+        "owner": found.owner,
+        "scopes": ", ".join(found.scopes),
+        "key": found.key_id or "none needed",
+        "expires": "never" if found.expire_time is None else _time(found.expire_time),
+        "running": f"{_usage(found.quota.running_jobs)} jobs",
+        "queued": f"{_usage(found.quota.queued_jobs)} jobs",
+        "datasets": f"{_usage(found.quota.datasets)}, with {_usage(found.quota.stored_bytes)} bytes",
+    }
+    console.print(output.card((name, Text(value)) for name, value in rows.items()))
 
 
 @keys.command()
@@ -100,10 +104,11 @@ def list_keys(
     if as_json:
         output.print_json(found)
         return
-    table = output.table("id", "owner", "name", "scopes", "made", "used", "state")
+    table = output.table("id", "owner", "name", "scopes", "age", "used", "state")
     for view in found:
-        made, used = _time(view.create_time), "never" if view.last_use_time is None else _time(view.last_use_time)
-        table.add_row(view.id, Text(view.owner), Text(view.name), ", ".join(view.scopes), made, used, _state(view))
+        used = "never" if view.last_use_time is None else f"{_age(view.last_use_time)} ago"
+        scopes = ", ".join(view.scopes)
+        table.add_row(view.id, Text(view.owner), Text(view.name), scopes, _age(view.create_time), used, _state(view))
     console.print(table if found else "no keys")
 
 
@@ -215,6 +220,10 @@ def _state(view: KeyView) -> str:
     if view.revoke_time is not None:
         return f"revoked {_time(view.revoke_time)}"
     return "in use" if view.expire_time is None else f"until {_time(view.expire_time)}"
+
+
+def _age(moment: datetime) -> str:
+    return coarse((datetime.now(UTC) - moment).total_seconds())
 
 
 def _time(moment: datetime) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from jobs.webhook_views import DeliveryView
 from ppo_client import output
 from ppo_client.client import PPOClient
 from ppo_client.commands.exits import Exit
 from ppo_client.commands.options import Json, Key, Url, console, err_console
+from ppo_client.curves import coarse
 
 app = typer.Typer(no_args_is_help=True, help="Endpoints that are told what happens to jobs.")
 
@@ -53,11 +56,12 @@ def list_webhooks(url: Url = None, key: Key = None, as_json: Json = False) -> No
     if as_json:
         output.print_json(found)
         return
-    table = Table("ID", "URL", "EVENTS", "JOBS", "STATUS", box=None)
+    table = output.table("id", "url", "events", "jobs", "state")
     for hook in found:
         failing = f"failing since {hook.failing_since:%Y-%m-%d %H:%M}" if hook.failing_since else "on"
         status = failing if hook.enabled else f"off{': ' + hook.disable_reason if hook.disable_reason else ''}"
-        table.add_row(hook.id, hook.url, ", ".join(hook.event_types), "all" if hook.all_jobs else "named", status)
+        events, jobs = ", ".join(hook.event_types), "all" if hook.all_jobs else "named"
+        table.add_row(hook.id, Text(output.one_line(hook.url)), events, jobs, Text(status))
     console.print(table if found else "no webhooks")
 
 
@@ -155,10 +159,10 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _deliveries_table(found: list[DeliveryView]) -> Table:
-    table = Table("DELIVERY", "TIME", "EVENT", "TRY", "STATUS", "SECONDS", "ANSWER", box=None)
+    table = output.table("id", "age", "event", "try", "status", "took", "answer")
     for item in found:
         status = str(item.status) if item.status is not None else "-"
-        said = item.answer[:60] if item.error is None else item.error
-        time = f"{item.time:%m-%d %H:%M:%S}"
-        table.add_row(item.id, time, item.type, str(item.attempt), status, f"{item.duration_seconds:.2f}", said)
+        answer = Text(output.one_line(item.answer[:60] if item.error is None else item.error))
+        age = coarse((datetime.now(UTC) - item.time).total_seconds())
+        table.add_row(item.id, age, item.type, str(item.attempt), status, f"{item.duration_seconds:.2f}s", answer)
     return table

@@ -82,6 +82,13 @@ def test_a_url_without_its_scheme_is_told_what_to_write(ppo, url):
     assert f"`{url}` is no URL of a service: write http://HOST:PORT" in err
 
 
+def test_who_has_no_key_is_told_how_to_give_one(ppo):
+    with serve([problem(401, detail="this service needs an API key")]) as server:
+        code, _, err = ppo("ls", "--url", server.url)
+    assert code == Exit.REFUSED
+    assert "--key or PPO_KEY gives a key" in err
+
+
 def test_a_place_that_cannot_be_written_is_named(ppo):
     nothing = json_reply({"items": [], "next_page_token": None})
     told = json_reply(metrics_view(1).model_dump(mode="json"))
