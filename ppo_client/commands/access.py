@@ -18,7 +18,7 @@ from ppo_client import output, settings
 from ppo_client.client import PPOClient
 from ppo_client.commands.exits import Exit
 from ppo_client.commands.options import Json, Key, Url, console
-from ppo_client.curves import coarse
+from ppo_client.curves import coarse, size
 from ppo_client.errors import ClientError
 from ppo_client.home import Home
 
@@ -54,7 +54,7 @@ def me(url: Url = None, key: Key = None, as_json: Json = False) -> None:
         "expires": "never" if found.expire_time is None else _time(found.expire_time),
         "running": f"{_usage(found.quota.running_jobs)} jobs",
         "queued": f"{_usage(found.quota.queued_jobs)} jobs",
-        "datasets": f"{_usage(found.quota.datasets)}, with {_usage(found.quota.stored_bytes)} bytes",
+        "datasets": f"{_usage(found.quota.datasets)}, with {_stored(found.quota.stored_bytes)}",
     }
     console.print(output.card((name, Text(value)) for name, value in rows.items()))
 
@@ -205,11 +205,15 @@ def _print_quota(quota: QuotaView, *, as_json: bool) -> None:
     if as_json:
         output.print_json(quota)
         return
-    table = output.table("owner", "running", "queued", "datasets", "their bytes", "")
+    table = output.table("owner", "running", "queued", "datasets", "their size", "")
     default = "default" if quota.is_default else "set by an administrator"
-    used = quota.running_jobs, quota.queued_jobs, quota.datasets, quota.stored_bytes
-    table.add_row(Text(quota.owner), *map(_usage, used), default)
+    used = [_usage(usage) for usage in (quota.running_jobs, quota.queued_jobs, quota.datasets)]
+    table.add_row(Text(quota.owner), *used, _stored(quota.stored_bytes), default)
     console.print(table)
+
+
+def _stored(usage: Usage) -> str:
+    return f"{size(usage.used)} of {'any size' if usage.limit is None else size(usage.limit)}"
 
 
 def _usage(usage: Usage) -> str:
