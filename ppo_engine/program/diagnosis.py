@@ -106,7 +106,7 @@ def _evaluations(found: Compared) -> Iterator[str]:
 
 
 def notes_of(found: Compared) -> list[Note]:
-    """What may explain a difference, the likeliest first; without one, what was otherwise all the same."""
+    """What may explain a difference, the likeliest first; without a difference, what was not as in the run."""
     notes = [*found.damage, *found.environment]
     if found.ended is not None:
         notes.append(Note(code="ended_early", message=f"The replay ended early: {found.ended}."))
@@ -117,7 +117,8 @@ def notes_of(found: Compared) -> list[Note]:
         notes.append(Note(code="several_processes", message=message))
     if found.identical:
         return notes
-    return [*_records(found), *notes, *_rewards(found), *_device(found)]
+    changed = list(_records(found))
+    return [*changed, *notes] if changed else [*notes, *_rewards(found), *_device(found)]
 
 
 def _records(found: Compared) -> Iterator[Note]:

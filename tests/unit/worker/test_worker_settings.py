@@ -106,3 +106,9 @@ def test_only_what_runs_a_checked_spec_may_read_datasets(tmp_path: Path) -> None
     for kind in ErrandKind:
         roots = settings.errand_arguments(kind, tmp_path / "request.json")
         assert (str(settings.datasets_dir) in roots) == (kind in (ErrandKind.PROBE, ErrandKind.VERIFY_RESUME))
+
+
+def test_a_replay_of_steps_has_more_time_than_other_errands(tmp_path: Path) -> None:
+    settings = WorkerSettings(home=tmp_path, errand_seconds=3, verify_seconds=7)
+    limits = {kind: settings.errand_limit_seconds(kind) for kind in ErrandKind}
+    assert limits == {**dict.fromkeys(ErrandKind, 3), ErrandKind.VERIFY_RESUME: 7}
