@@ -45,6 +45,7 @@ FAULTS = (
     Fault("garbage on the pipe", "garbage", "engine_protocol", 1, JobState.FAILED),
     Fault("a line without an end", "endless_line", "engine_protocol", 1, JobState.FAILED),
     Fault("flood of log lines", "noise", None, 1),
+    Fault("flood of events", "chatter", None, 1),
 )
 
 

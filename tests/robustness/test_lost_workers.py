@@ -76,7 +76,7 @@ def test_killed_workers_lose_their_jobs_to_others_and_no_weight_differs(installe
     database = installed.database
     table, engines = row(f"worker killed (SIGKILL), {database}"), row(f"supervisor killed: its engines end, {database}")
     dice, crew, jobs = chance(f"kill {database}"), Crew(installed), []
-    while table.injected < count(1, 12):
+    while table.injected < count(1, 10):
         jobs += (new := submit_some(installed))
         name = crew.pick(dice)
         orphans = [pid for job_id in held_by(installed.db, name) for pid in engine_pids(installed.run_dir(job_id))]

@@ -18,13 +18,13 @@ from tests.support.fault_table import chance, row
 from tests.support.servers import wait_until
 from tests.support.source_tree import ROOT
 from tests.support.stale_writes import watch
-from tests.support.workers import Stack, stack, wait_for_state
+from tests.support.workers import Stack, engine_pids, process_is_gone, stack, wait_for_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 MODELS = ROOT / "examples" / "models"
-STEPS = 16
-KILLS = 5
+STEPS = 12
+KILLS = 4
 ENGINE = {
     "engine_command": [sys.executable, "-m", "ppo_engine"],
     "model_roots": MODELS,
@@ -59,6 +59,7 @@ def test_killed_workers_leave_the_weights_as_they_would_have_been(
     with stack(tmp_path / "home", request.getfixturevalue(f"{database}_url")) as installed:
         watch(installed.db)
         table, dice = row(f"worker killed, real engine, {installed.database}"), chance(f"real {database}")
+        engines = row(f"supervisor killed: the real engine ends, {installed.database}")
         undisturbed, disturbed = submit(installed), submit(installed)
         worker = installed.start_worker(worker_id="w0", **ENGINE)
         wait_for_state(installed.db, undisturbed, seconds=300)
@@ -68,15 +69,20 @@ def test_killed_workers_leave_the_weights_as_they_would_have_been(
             time.sleep(dice.uniform(0, 0.5))
             if not holders(installed.db):
                 continue
+            orphans = engine_pids(installed.run_dir(disturbed))
             worker.kill()
             worker.wait()
             began = time.monotonic()
             table.injected += 1
             attempt = service.get(installed.db, LOCAL, disturbed).attempt
             worker = installed.start_worker(worker_id=f"w{table.injected}", **ENGINE)
+            wait_until(lambda orphans=orphans: all(map(process_is_gone, orphans)), 60, lambda: "an orphan trains on")
+            engines.recovery_seconds.append(time.monotonic() - began)
+            engines.injected += len(orphans)
             wait_until(lambda attempt=attempt: claimed_after(installed, disturbed, attempt), 120, installed.logs)
             table.recovery_seconds.append(time.monotonic() - began)
         settle(installed, [undisturbed, disturbed], table, once=False, seconds=300)
+        engines.jobs, engines.stale = table.jobs, table.stale
         assert table.injected > 0
         assert len(weights(installed, disturbed)) > 1
         assert weights(installed, disturbed) == weights(installed, undisturbed)

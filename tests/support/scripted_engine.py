@@ -244,6 +244,7 @@ FAULTS: dict[str, Callable[[Run], object]] = {
     "no_memory": _run_out_of_memory,
     "non_finite": _fail_non_finite,
     "noise": lambda _run: [print("n" * 99, file=sys.stderr) for _ in range(30_000)],
+    "chatter": lambda run: [emit(event="phase", phase="rollout", step=run.step) for _ in range(20_000)],
     "fork_and_exit": _fork_and_exit,
     "finish_without_checkpoint": _finish_without_checkpoint,
     "linger_after_finish": _linger_after_finish,
