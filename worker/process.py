@@ -88,6 +88,10 @@ class EngineProcess:
         self._buffer = bytearray()
         self._lock = threading.Lock()
         self._exited_at: float | None = None
+        self._empty_at: float | None = None
+        """When, after the exit, there was nothing to read for the first time."""
+        self._late_bytes = 0
+        """Read after the exit."""
         self._selector = selectors.DefaultSelector()
         self._watch(self._popen.stdout, self._events)
         self._watch(self._popen.stderr, self._take_log)
@@ -103,19 +107,25 @@ class EngineProcess:
         Raises:
             ProtocolError: a line that is no event, or one without an end.
         """
-        for key, _ in self._selector.select(timeout_seconds):
+        exited, ready = self._exited_at is not None, self._selector.select(timeout_seconds)
+        if exited and not ready and self._empty_at is None:
+            self._empty_at = time.monotonic()
+        for key, _ in ready:
             chunk = os.read(key.fd, _CHUNK_BYTES)
             if not chunk:
                 self._selector.unregister(key.fileobj)
+            self._late_bytes += len(chunk) if exited else 0
             yield from key.data(chunk)
 
     def ended(self) -> bool:
         """Whether it has exited and all it wrote is read."""
         if not self._exited():
             return False
+        # What the engine wrote, at most as much as the pipes hold, is read to its end, however long each report takes.
+        # A grandchild that left the group may hold the pipes open, and even write on; it is not waited for.
         drained = not self._selector.get_map()
-        # A grandchild that left the group may hold the pipes open; it is not waited for.
-        return drained or time.monotonic() - (self._exited_at or 0.0) > _LINGER_SECONDS
+        empty = self._empty_at is not None and time.monotonic() - self._empty_at > _LINGER_SECONDS
+        return drained or empty or self._late_bytes > 2 * _PIPE_BYTES
 
     def terminate(self) -> None:
         """Ask the whole process group to stop."""
