@@ -43,8 +43,10 @@ test: setup static ## Run all tests, real Postgres and Redis included
 check: setup static ## Format, lint, types, import rules and the fast tests: about a minute
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST) -m "not slow"
 
-robustness: setup ## Inject every fault as often as the targets say, and print a table (PPO_FAULT_SEED=... replays)
-	$(TEST_ENV) PPO_FAULT_COUNTS=full PPO_FAULT_TABLE=$${PPO_FAULT_TABLE:-fault-table.json} $(BIN)/python -m pytest -q --timeout 1200 tests/robustness
+robustness: setup ## Inject every fault as often as the targets say: up to 20 minutes, writes docs/reliability.md (PPO_FAULT_SEED=... replays)
+	$(TEST_ENV) PPO_FAULT_COUNTS=full PPO_FAULT_TABLE=fault-table.json $(BIN)/python -m pytest -q --timeout 1200 tests/robustness
+	@cp fault-table.json docs/faults.json
+	@$(BIN)/python docs/generate.py
 
 fuzz: setup ## Send both doors random requests for some minutes (EXAMPLES=200 for each operation)
 	$(TEST_ENV) PPO_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 tests/integration/api/test_fuzz_http.py tests/integration/api/test_fuzz_grpc.py

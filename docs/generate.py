@@ -5,6 +5,7 @@ docs/spec.md                           from jobs.spec.JobSpec and ppo_engine.con
 docs/api/*.md                          from the OpenAPI document, the proto and docs/twins.py
 docs/from-trl.md                       from ppo_engine.trl and ppo_engine.stats.METRICS
 the settings table of operations.md    from api, worker and jobs settings
+the table of reliability.md            from docs/faults.json, which `make robustness` writes
 """
 
 from __future__ import annotations
@@ -145,6 +146,32 @@ def operations_page() -> str:
     table = "\n".join([SETTINGS_COLUMNS, *rows])
     page = (DOCS / "operations.md").read_text("utf-8")
     return _SETTINGS_BLOCK.sub(lambda match: f"{match[1]}{table}\n{match[2]}", page)
+
+
+FAULT_COLUMNS = (
+    "| fault | injected | jobs | lost | doubled | stale | recovery, median | worst |\n|---|---|---|---|---|---|---|---|"
+)
+_FAULTS_BLOCK = re.compile(r"(<!-- faults: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def reliability_page() -> str:
+    """The text of docs/reliability.md with the table of the last full run."""
+    run = json.loads((DOCS / "faults.json").read_text("utf-8"))
+    rows = "\n".join(fault_row(row) for row in run["rows"])
+    machine, seed = run["machine"], run["seed"]
+    where = f"Seed {seed}; {machine['cores']} cores, Python {machine['python']}, {run['wall_seconds']:.0f} s."
+    where = f"{where} {run.get('remark', '')}".rstrip()
+    page = (DOCS / "reliability.md").read_text("utf-8")
+    return _FAULTS_BLOCK.sub(lambda match: f"{match[1]}{where}\n\n{FAULT_COLUMNS}\n{rows}\n{match[2]}", page)
+
+
+def fault_row(row: dict[str, Any]) -> str:
+    """One line of the table of faults."""
+    counts = [row[name] for name in ("injected", "jobs", "lost", "doubled", "stale_accepted")]
+    seconds = [row[name] for name in ("recovery_median_seconds", "recovery_worst_seconds")]
+    cells = ["" if value is None else f"{value:,}" for value in counts]
+    cells += ["" if value is None else f"{value:.2f} s" for value in seconds]
+    return f"| {row['fault']} | {' | '.join(cells)} |"
 
 
 def settings_rows(reader: str, cls: type[BaseSettings]) -> list[str]:
@@ -297,6 +324,7 @@ def documents() -> dict[str, str]:
         "metrics.md": metrics_page(),
         "from-trl.md": trl_page(),
         "operations.md": operations_page(),
+        "reliability.md": reliability_page(),
         **api_pages.pages(),
     }
 

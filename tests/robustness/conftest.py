@@ -58,6 +58,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     result = yield
     for row in fault_table.ROWS[before:]:
         row.wall_seconds, row.cpu_seconds = time.monotonic() - began, _cpu_seconds() - used
+    fault_table.write()
     return result
 
 

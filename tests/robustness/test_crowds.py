@@ -41,14 +41,14 @@ def test_doubled_and_reordered_wake_ups_run_every_job_once(sqlite_url: str, redi
             wake(app, job_id, "default")
         table.injected = len(messages)
         for name in ("a", "b"):
-            installed.start_worker(worker_id=name, slots=2, poll_seconds=600, **LONG_LEASE)
+            installed.start_worker(worker_id=name, slots=4, poll_seconds=600, **LONG_LEASE)
 
         def waiting() -> int:
             with app.connection_for_write() as connection:
                 return int(connection.default_channel.queue_declare(wake_queue("default").name).message_count)
 
-        settle(installed, jobs, table, once=True, seconds=300, steps=6)
-        wait_until(lambda: waiting() == 0, 120, installed.logs)
+        settle(installed, jobs, table, once=True, seconds=count(60, 300), steps=6)
+        wait_until(lambda: waiting() == 0, count(60, 600), installed.logs)
         assert len(attempts_of(installed.db)) == len(jobs), "the messages that came late found nothing to do"
 
 

@@ -31,24 +31,28 @@ def script(**values: Any) -> dict[str, Any]:
     return spec_document(prompts={"inline": [json.dumps(values)]})
 
 
-def submit_to_a_dying_api(installed: Stack) -> None:
-    """One submit, whose answer never comes."""
-    port = free_port()
-    doors = {"http_port": port, "grpc_port": free_port()}
-    process = installed.start(["-m", "tests.support.dying_api"], doors)
+class DyingApi:
+    """A front door that dies of its first submit; it takes seconds to start, so the next one starts meanwhile."""
 
-    def died() -> bool:
+    def __init__(self, installed: Stack) -> None:
+        self.installed, self.port = installed, free_port()
+        doors = {"http_port": self.port, "grpc_port": free_port()}
+        self.process = installed.start(["-m", "tests.support.dying_api"], doors)
+
+    def submit(self) -> None:
+        """One submit, whose answer never comes."""
+        wait_until(self._died, 60, self.installed.logs)
+        assert self.process.wait(10) == -9
+
+    def _died(self) -> bool:
         try:
-            httpx.post(f"http://127.0.0.1:{port}/v1/jobs", json=script(), timeout=60)
+            httpx.post(f"http://127.0.0.1:{self.port}/v1/jobs", json=script(), timeout=60)
         except httpx.ConnectError:
-            assert process.poll() is None, installed.logs()
+            assert self.process.poll() is None, self.installed.logs()
             return False
         except httpx.TransportError:
             return True
         raise AssertionError("it answered")
-
-    wait_until(died, 60, installed.logs)
-    assert process.wait(10) == -9
 
 
 def test_a_job_that_was_committed_and_never_answered_runs(sqlite_url: str, redis_url: str, tmp_path: Path) -> None:
@@ -60,8 +64,12 @@ def test_a_job_that_was_committed_and_never_answered_runs(sqlite_url: str, redis
         installed.start_relay()
         jobs = [submit_script(installed.db)]
         wait_for_state(installed.db, jobs[0], seconds=60)  # from here on the first poll of the worker is over
-        for _ in range(count(2, 50)):
-            submit_to_a_dying_api(installed)
+        apis = [DyingApi(installed)]
+        for left in reversed(range(count(2, 50))):
+            dying = apis.pop()
+            if left:
+                apis.append(DyingApi(installed))
+            dying.submit()
             began = time.monotonic()
             (new,) = {job.id for job in service.list_jobs(installed.db, LOCAL, page_size=500).items} - set(jobs)
             jobs.append(new)

@@ -101,7 +101,7 @@ def test_frozen_workers_write_nothing_when_they_thaw(installed: Stack) -> None:
     database = installed.database
     table = row(f"worker stopped past its lease, {database}")
     dice, crew, jobs = chance(f"freeze {database}"), Crew(installed), []
-    while table.injected < count(1, 10):
+    while table.injected < count(1, 8):
         jobs += (new := submit_some(installed))
         name = crew.pick(dice)
         freeze(crew.processes[name], installed)
