@@ -3,9 +3,9 @@
 The pages in docs/api are made from this table, the OpenAPI document and the proto; a test runs every example through
 both doors and compares the answers field by field. To add an operation:
 
-1. Add a row here, keyed by its operation id: the name of its route function. `rpc` is its twin, `Service.Method`; an
-   operation that exists over HTTP only gives the reason in `http_only` instead. A method without an operation goes
-   into GRPC_ONLY with a reason.
+1. Add a row here, keyed by its operation id: the name of its route function. Its twin is what `api/operations.py` has
+   in the row of its route; an operation that exists over HTTP only gives the reason in `http_only`. A method without an
+   operation goes into GRPC_ONLY with a reason.
 2. `call` is the request as one would type it, `body` its JSON (or text), `request` the same as the JSON of the gRPC
    request (a list for a method that takes a stream; bytes as bytes). They may use the names of NAMES; the values that
    they have in the test are made in tests/support/example_values.py. Lists come last in their section: what is
@@ -17,8 +17,24 @@ both doors and compares the answers field by field. To add an operation:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
+
+from api.operations import OPERATIONS
+
+
+def _twin_of(call: str) -> str:
+    """`Service.Method` of the route that fits a call best: `plan` fits `{job_id}` too, but itself better."""
+    asked = re.split("[ /]", call.partition("?")[0])
+    found = {row.rpc: re.split("[ /]", row.route) for row in OPERATIONS if row.route and row.rpc}
+    fits = {
+        rpc: sum(not part.startswith("{") for part in parts)
+        for rpc, parts in found.items()
+        if len(parts) == len(asked)
+        and all(part.startswith("{") or part == given for part, given in zip(parts, asked, strict=True))
+    }
+    return max(fits, key=lambda rpc: fits[rpc]).replace("/", ".") if fits else ""
 
 
 @dataclass(frozen=True)
@@ -27,7 +43,6 @@ class Twin:
 
     call: str
     """Method and path as for curl, `GET /v1/jobs/$JOB`."""
-    rpc: str = ""
     request: dict[str, Any] | list[dict[str, Any]] = field(default_factory=dict)
     body: dict[str, Any] | str | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -36,6 +51,12 @@ class Twin:
     """Further methods with the same meaning, without an example of their own."""
     differs: tuple[str, ...] = ()
     http_only: str = ""
+    rpc: str = ""
+    """Its twin, `Service.Method`: by default the one that `api.operations` names in the row of the route."""
+
+    def __post_init__(self) -> None:
+        if not self.rpc and not self.http_only:
+            object.__setattr__(self, "rpc", _twin_of(self.call))
 
     @property
     def requests(self) -> list[dict[str, Any]]:
@@ -90,7 +111,6 @@ TWINS: dict[str, Twin] = {
     # --- jobs ---
     "submit": Twin(
         "POST /v1/jobs",
-        "JobService.CreateJob",
         {"spec": SPEC, "request_id": "a-name-of-yours"},
         SPEC,
         {"Idempotency-Key": "a-name-of-yours"},
@@ -100,19 +120,17 @@ TWINS: dict[str, Twin] = {
     ),
     "plan_job": Twin(
         "POST /v1/jobs/plan?timeout=120",
-        "JobService.PlanJob",
         {"spec": SPEC, "timeout_seconds": 120},
         SPEC,
         # What changes while jobs run: seconds of the rewards, free memory and disk, and earlier runs.
         differs=("rewards", "memory", "disk", "eta"),
     ),
-    "get_job": Twin("GET /v1/jobs/$JOB", "JobService.GetJob", _JOB),
-    "cancel": Twin("POST /v1/jobs/$WAITING/cancel", "JobService.CancelJob", _WAITING),
-    "pause": Twin("POST /v1/jobs/$WAITING/pause", "JobService.PauseJob", _WAITING),
-    "stop": Twin("POST /v1/jobs/$JOB/stop", "JobService.StopJob", _JOB),
+    "get_job": Twin("GET /v1/jobs/$JOB", _JOB),
+    "cancel": Twin("POST /v1/jobs/$WAITING/cancel", _WAITING),
+    "pause": Twin("POST /v1/jobs/$WAITING/pause", _WAITING),
+    "stop": Twin("POST /v1/jobs/$JOB/stop", _JOB),
     "retry": Twin(
         "POST /v1/jobs/$CANCELLED/retry",
-        "JobService.RetryJob",
         {"job_id": "$CANCELLED", "request_id": "once-more"},
         headers={"Idempotency-Key": "once-more"},
         status=201,
@@ -120,117 +138,95 @@ TWINS: dict[str, Twin] = {
     ),
     "fork": Twin(
         "POST /v1/jobs/$JOB/fork",
-        "JobService.ForkJob",
         {**_JOB, "from_step": "last", "overrides": {"ppo": {"steps": 4}}, "name": "longer", "request_id": "a-fork"},
         {"from_step": "last", "overrides": {"ppo": {"steps": 4}}, "name": "longer"},
         {"Idempotency-Key": "a-fork"},
         201,
         differs=_MOVING,
     ),
-    "wait_for_end": Twin("GET /v1/jobs/$JOB/wait?timeout=10", "JobService.WaitJob", {**_JOB, "timeout_seconds": 10}),
+    "wait_for_end": Twin("GET /v1/jobs/$JOB/wait?timeout=10", {**_JOB, "timeout_seconds": 10}),
     "update_job": Twin(
         "PATCH /v1/jobs/$WAITING",
-        "JobService.UpdateJob",
         {**_WAITING, "name": "a better name", "labels": {"team": "demo"}},
         {"name": "a better name", "labels": {"team": "demo"}},
         differs=("etag", "queue"),
     ),
-    "resume": Twin(
-        "POST /v1/jobs/$WAITING/resume", "JobService.ResumeJob", _WAITING, differs=("etag", "update_time", "queue")
-    ),
+    "resume": Twin("POST /v1/jobs/$WAITING/resume", _WAITING, differs=("etag", "update_time", "queue")),
     "list_jobs": Twin(
         "GET /v1/jobs?state=succeeded&label=team=demo&page_size=10",
-        "JobService.ListJobs",
         {"states": ["JOB_STATE_SUCCEEDED"], "labels": {"team": "demo"}, "page_size": 10},
     ),
-    "attempts": Twin("GET /v1/jobs/$JOB/attempts?page_size=10", "JobService.ListAttempts", {**_JOB, "page_size": 10}),
-    "health": Twin("GET /v1/jobs/$JOB/health", "JobService.GetHealth", _JOB),
+    "attempts": Twin("GET /v1/jobs/$JOB/attempts?page_size=10", {**_JOB, "page_size": 10}),
+    "health": Twin("GET /v1/jobs/$JOB/health", _JOB),
     # --- what a job tells ---
     "events": Twin(
         "GET /v1/jobs/$JOB/events?after_seq=1&limit=100",
-        "JobService.ListEvents",
         {**_JOB, "after_seq": 1, "limit": 100},
         also=("JobService.WatchJob",),
     ),
     "metrics": Twin(
         "GET /v1/jobs/$JOB/metrics?keys=ppo/mean_scores,objective/kl",
-        "JobService.QueryMetrics",
         {**_JOB, "keys": ["ppo/mean_scores", "objective/kl"]},
     ),
-    "samples": Twin("GET /v1/jobs/$JOB/samples?limit=2", "JobService.ListSamples", {**_JOB, "limit": 2}),
-    "logs": Twin("GET /v1/jobs/$JOB/logs?tail=5", "JobService.ListLogs", {**_JOB, "tail": 5}),
+    "samples": Twin("GET /v1/jobs/$JOB/samples?limit=2", {**_JOB, "limit": 2}),
+    "logs": Twin("GET /v1/jobs/$JOB/logs?tail=5", {**_JOB, "tail": 5}),
     # --- checkpoints ---
-    "checkpoints": Twin(
-        "GET /v1/jobs/$JOB/checkpoints?page_size=10", "JobService.ListCheckpoints", {**_JOB, "page_size": 10}
-    ),
-    "archive": Twin(
-        "GET /v1/jobs/$JOB/checkpoints/$STEP/archive", "JobService.DownloadCheckpoint", {**_JOB, "step": "$STEP"}
-    ),
+    "checkpoints": Twin("GET /v1/jobs/$JOB/checkpoints?page_size=10", {**_JOB, "page_size": 10}),
+    "archive": Twin("GET /v1/jobs/$JOB/checkpoints/$STEP/archive", {**_JOB, "step": "$STEP"}),
     "export": Twin(
         "GET /v1/jobs/$JOB/export?step=last&form=merged",
-        "JobService.ExportModel",
         {**_JOB, "step": "last", "form": "merged"},
     ),
-    "tensorboard": Twin("GET /v1/jobs/$JOB/tensorboard/archive", "JobService.DownloadTensorBoard", _JOB),
+    "tensorboard": Twin("GET /v1/jobs/$JOB/tensorboard/archive", _JOB),
     # --- datasets ---
     "add_dataset": Twin(
         "POST /v1/datasets?name=openings.jsonl",
-        "DatasetService.UploadDataset",
         [{"header": {"name": "openings.jsonl"}}, {"chunk": ROWS.encode()}],
         ROWS,
         {"Content-Type": "application/jsonl"},
         201,
     ),
-    "get_dataset": Twin("GET /v1/datasets/$DATASET", "DatasetService.GetDataset", {"dataset_id": "$DATASET"}),
+    "get_dataset": Twin("GET /v1/datasets/$DATASET", {"dataset_id": "$DATASET"}),
     "delete_dataset": Twin(
         "DELETE /v1/datasets/$UNUSED_DATASET",
-        "DatasetService.DeleteDataset",
         {"dataset_id": "$UNUSED_DATASET"},
         status=204,
     ),
-    "list_datasets": Twin("GET /v1/datasets?page_size=10", "DatasetService.ListDatasets", {"page_size": 10}),
+    "list_datasets": Twin("GET /v1/datasets?page_size=10", {"page_size": 10}),
     # --- webhooks ---
     "create_webhook": Twin(
         "POST /v1/webhooks",
-        "WebhookService.CreateWebhook",
         {"url": "$URL", "event_types": {"values": ["job.succeeded", "job.failed"]}},
         {"url": "$URL", "event_types": ["job.succeeded", "job.failed"]},
         status=201,
     ),
-    "get_webhook": Twin("GET /v1/webhooks/$WEBHOOK", "WebhookService.GetWebhook", _WEBHOOK),
+    "get_webhook": Twin("GET /v1/webhooks/$WEBHOOK", _WEBHOOK),
     "update_webhook": Twin(
         "PATCH /v1/webhooks/$WEBHOOK",
-        "WebhookService.UpdateWebhook",
         {**_WEBHOOK, "description": "for the team"},
         {"description": "for the team"},
         differs=("update_time", "failing_since"),
     ),
-    "delete_webhook": Twin("DELETE /v1/webhooks/$WEBHOOK", "WebhookService.DeleteWebhook", _WEBHOOK, status=204),
+    "delete_webhook": Twin("DELETE /v1/webhooks/$WEBHOOK", _WEBHOOK, status=204),
     "rotate_secret": Twin(
         "POST /v1/webhooks/$WEBHOOK/rotate-secret",
-        "WebhookService.RotateWebhookSecret",
         _WEBHOOK,
         differs=("secret", "previous_until"),
     ),
-    "send_test": Twin(
-        "POST /v1/webhooks/$WEBHOOK/test", "WebhookService.TestWebhook", _WEBHOOK, status=202, differs=("message_id",)
-    ),
+    "send_test": Twin("POST /v1/webhooks/$WEBHOOK/test", _WEBHOOK, status=202, differs=("message_id",)),
     "redeliver": Twin(
         "POST /v1/webhooks/$WEBHOOK/deliveries/$DELIVERY/redeliver",
-        "WebhookService.RedeliverWebhook",
         {**_WEBHOOK, "delivery_id": "$DELIVERY"},
         status=202,
     ),
     "deliveries": Twin(
         "GET /v1/webhooks/$WEBHOOK/deliveries?page_size=10",
-        "WebhookService.ListWebhookDeliveries",
         {**_WEBHOOK, "page_size": 10},
     ),
-    "list_webhooks": Twin("GET /v1/webhooks?page_size=10", "WebhookService.ListWebhooks", {"page_size": 10}),
+    "list_webhooks": Twin("GET /v1/webhooks?page_size=10", {"page_size": 10}),
     # --- errands ---
     "preview_reward": Twin(
         "POST /v1/rewards/preview?timeout=120",
-        "JobService.PreviewReward",
         {"request": PREVIEW, "timeout_seconds": 120},
         PREVIEW,
         # Two errands; get_errand compares all of one.
@@ -238,49 +234,44 @@ TWINS: dict[str, Twin] = {
     ),
     "generate": Twin(
         "POST /v1/jobs/$JOB/generate?timeout=120",
-        "JobService.Generate",
         {**_JOB, "request": GENERATION, "timeout_seconds": 120},
         GENERATION,
         differs=("id", "create_time", "start_time", "end_time", "generation"),
     ),
     "verify_resume": Twin(
         "POST /v1/jobs/$JOB/verify-resume?timeout=120",
-        "JobService.VerifyResume",
         {**_JOB, "request": {"steps": 1}, "timeout_seconds": 120},
         {"steps": 1},
         differs=("id", "create_time", "start_time", "end_time", "verification"),
     ),
-    "get_errand": Twin("GET /v1/errands/$ERRAND", "JobService.GetErrand", {"errand_id": "$ERRAND"}),
-    "cancel_errand": Twin("POST /v1/errands/$UNWANTED/cancel", "JobService.CancelErrand", {"errand_id": "$UNWANTED"}),
+    "get_errand": Twin("GET /v1/errands/$ERRAND", {"errand_id": "$ERRAND"}),
+    "cancel_errand": Twin("POST /v1/errands/$UNWANTED/cancel", {"errand_id": "$UNWANTED"}),
     "list_errands": Twin(
         "GET /v1/errands?kind=generate&state=succeeded&job_id=$JOB&page_size=10",
-        "JobService.ListErrands",
         {"kind": "generate", "state": "succeeded", "job_id": "$JOB", "page_size": 10},
     ),
     # --- access ---
-    "me": Twin("GET /v1/me", "AccessService.GetMe"),
+    "me": Twin("GET /v1/me"),
     "create_key": Twin(
         "POST /v1/keys",
-        "AccessService.CreateKey",
         {"name": "notebook", "scopes": ["read", "submit"], "expire_seconds": 86400},
         {"name": "notebook", "scopes": ["read", "submit"], "expire_seconds": 86400},
         status=201,
     ),
-    "revoke_key": Twin("DELETE /v1/keys/$KEY", "AccessService.RevokeKey", {"key_id": "$KEY"}),
+    "revoke_key": Twin("DELETE /v1/keys/$KEY", {"key_id": "$KEY"}),
     "set_quota": Twin(
         "PUT /v1/quotas/team-a",
-        "AccessService.SetQuota",
         {"owner": "team-a", "max_running_jobs": 4, "max_queued_jobs": 100},
         {"max_running_jobs": 4, "max_queued_jobs": 100},
     ),
-    "get_quota": Twin("GET /v1/quotas/team-a", "AccessService.GetQuota", {"owner": "team-a"}),
-    "list_audit": Twin("GET /v1/audit?target=$JOB", "AccessService.ListAuditEntries", {"target": "$JOB"}),
-    "list_keys": Twin("GET /v1/keys?page_size=1", "AccessService.ListKeys", {"page_size": 1}),
+    "get_quota": Twin("GET /v1/quotas/team-a", {"owner": "team-a"}),
+    "list_audit": Twin("GET /v1/audit?target=$JOB", {"target": "$JOB"}),
+    "list_keys": Twin("GET /v1/keys?page_size=1", {"page_size": 1}),
     # --- catalogue ---
-    "job_schema": Twin("GET /v1/schemas/job", "CatalogueService.GetJobSchema"),
-    "capabilities": Twin("GET /v1/capabilities", "CatalogueService.GetCapabilities"),
-    "problems": Twin("GET /problems", "CatalogueService.ListProblems"),
-    "problem": Twin("GET /problems/not_found", "CatalogueService.GetProblem", {"code": "not_found"}),
+    "job_schema": Twin("GET /v1/schemas/job"),
+    "capabilities": Twin("GET /v1/capabilities"),
+    "problems": Twin("GET /problems", rpc="CatalogueService.ListProblems"),
+    "problem": Twin("GET /problems/not_found", {"code": "not_found"}, rpc="CatalogueService.GetProblem"),
     # --- operations ---
     "livez": Twin("GET /livez", http_only=_PROBES),
     "readyz": Twin("GET /readyz", http_only=_PROBES),

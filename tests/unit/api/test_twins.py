@@ -10,7 +10,6 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from api.operations import OPERATIONS
 from api.rpc.v1 import job_service_pb2 as pb
 from docs.api_pages import openapi
 from docs.twins import GRPC_ONLY, OTHER_SHAPES, RENAMED, TWINS
@@ -32,15 +31,6 @@ def test_every_operation_has_a_row():
 def test_every_method_has_an_operation():
     named = [name for twin in PAIRS.values() for name in (twin.rpc, *twin.also)] + list(GRPC_ONLY)
     assert sorted(PACKAGE + name for name in named) == sorted(METHODS), "docs/twins.py pairs them"
-
-
-def test_the_table_of_scopes_pairs_the_same():
-    """A scope and an example are told of one pair: `api.operations` is what the doors ask."""
-    asked = {row.route: row.rpc for row in OPERATIONS if row.route and row.rpc}
-    routes = {f"{found['method']} {found['path']}": name for name, found in operations().items()}
-    told = {route: TWINS[name].rpc.replace(".", "/") for route, name in routes.items() if route in asked}
-    assert len(told) > 30
-    assert told == {route: asked[route] for route in told}
 
 
 def test_exceptions_name_what_exists():
