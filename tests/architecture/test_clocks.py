@@ -20,6 +20,8 @@ ALLOWED = {
     "ppo_engine/rewards/wire.py": "an HTTP date in Retry-After; never less than 0",
     "ppo_client/output.py": "ages that are shown",
     "ppo_client/webhooks.py": "the age of a signature, as its standard says",
+    "ppo_client/commands/access.py": "ages that are shown",
+    "ppo_client/commands/webhooks.py": "ages that are shown",
     "ppo_client/commands/service.py": "a time of day that is shown",
     "ppo_client/commands/doctor.py": "measures how far this clock is from the service's",
 }
