@@ -174,7 +174,7 @@ def _of(owner_id: str | sa.ColumnElement[str], state: JobState) -> sa.ScalarSele
     return sa.select(sa.func.count()).where(Job.owner_id == owner_id, Job.state == state).scalar_subquery()
 
 
-def _queued_query() -> sa.Select[Any]:
+def _queued_query() -> sa.Select[int, Any]:
     """How many jobs of an owner are queued, and how many may be. Built once: every submit asks."""
     owner = sa.bindparam("owner", type_=Job.owner_id.type)
     override = sa.select(OwnerQuota.max_queued_jobs).where(OwnerQuota.owner_id == owner).scalar_subquery()
