@@ -90,8 +90,7 @@ def ppo(running: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """Runs the command; gives what it prints."""
     monkeypatch.setenv("PPO_URL", running.http)
     monkeypatch.setenv("PPO_KEY_PEPPER", PEPPER.get_secret_value())
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TERM", "xterm")  # a dumb one has 80 columns, whatever COLUMNS says
+    monkeypatch.setattr("ppo_client.commands.options.console._width", 200)  # COLUMNS is read once, at the import
 
     def run(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["ppo", *words])

@@ -124,6 +124,8 @@ def test_what_names_nothing_is_refused_on_every_method(stub: JobServiceStub, ser
     of_one_job = [method for method in METHODS.values() if "job_id" in method.input_type.fields_by_name]
     with grpc.insecure_channel(served.grpc) as channel:
         for method, job_id in product(of_one_job, (NOBODY, "", "x", "job_\x00")):
+            if method.name == "ListErrands" and not job_id:
+                continue  # there it is a filter, and without it come those of all jobs
             request = GetMessageClass(method.input_type)(job_id=job_id)
             assert refusal(partial(called, channel, method, request)).code is grpc.StatusCode.NOT_FOUND, method.name
     unusable = [

@@ -90,7 +90,6 @@ def test_a_receiver_believes_nothing_else(running: Served, receiver: ScriptedSer
 
 def test_the_command_line(running: Served, receiver: ScriptedServer, monkeypatch, capsys):
     monkeypatch.setenv("PPO_URL", running.http)
-    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("ppo_client.commands.options.console._width", 200)  # COLUMNS is read once, at the import
 
     def ppo(*words: str) -> str:

@@ -20,8 +20,6 @@ from tests.support.scripted_http import event_stream, json_reply, problem, serve
 def ppo(monkeypatch, capsys):
     """Run the command; gives exit code, standard output and standard error."""
     monkeypatch.delenv("PPO_KEY", raising=False)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr("ppo_client.commands.options.console._width", 120)  # COLUMNS is read once, at the import
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ppo", *words])

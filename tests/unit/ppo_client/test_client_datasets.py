@@ -43,8 +43,6 @@ def films(tmp_path: Path) -> Path:
 @pytest.fixture
 def ppo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], doors: Served) -> Command:
     monkeypatch.setenv("PPO_URL", doors.http)
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setenv("TERM", "xterm")  # a dumb one has 80 columns, whatever COLUMNS says
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ppo", "datasets", *words])

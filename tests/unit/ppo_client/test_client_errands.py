@@ -70,7 +70,7 @@ def reply(state: str = "succeeded", **fields: Any) -> Reply:
 
 
 def ppo(*words: str) -> Any:
-    return CliRunner(env={"COLUMNS": "160", "TERM": "xterm"}).invoke(cli.app, list(words))
+    return CliRunner().invoke(cli.app, list(words))
 
 
 @pytest.fixture
