@@ -7,6 +7,7 @@ each operation.
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -71,8 +72,10 @@ def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) ->
 @schema.hook
 def map_query(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | None:
     """Nobody waits long here."""
-    if query and isinstance(query.get("timeout"), int | float) and query["timeout"] > LONGEST_WAIT_SECONDS:
-        return {**query, "timeout": LONGEST_WAIT_SECONDS}
+    waits = context.operation is not None and context.operation.path.endswith("/wait")  # 50 s, unless it is told
+    timeout = (query or {}).get("timeout", math.inf if waits else None)
+    if isinstance(timeout, int | float) and timeout > LONGEST_WAIT_SECONDS:
+        return {**(query or {}), "timeout": LONGEST_WAIT_SECONDS}
     return query
 
 
