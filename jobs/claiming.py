@@ -50,6 +50,16 @@ class Claim:
         config = self.spec.train_config()
         return config if self.microbatch_size is None else config.with_microbatch_size(self.microbatch_size)
 
+    @property
+    def parts(self) -> int:
+        """Turns in which the responses of a step are sampled."""
+        return sampling_parts(self.microbatch_size)
+
+
+def sampling_parts(microbatch_size: int | None) -> int:
+    """Turns in which a run samples the responses of a step: two, once memory ran out and halved its microbatch."""
+    return 1 if microbatch_size is None else 2
+
 
 class _QuotaFull(Exception):
     """Another worker took the owner's last place in the same moment: undo the claim."""

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from jobs.auth import Principal
+from jobs.claiming import sampling_parts
 from jobs.db import Database
 from jobs.errands import ask
 from jobs.errors import InvalidRequest, JobNotFound, Problem
@@ -60,6 +61,7 @@ def _work(session: Session, job: Job, spec: JobSpec, request: VerificationReques
         config=config if job.microbatch_size is None else config.with_microbatch_size(job.microbatch_size),
         start=start,
         steps=request.steps,
+        parts=sampling_parts(job.microbatch_size),
         twice=request.twice,
         anew=[Part(name) for name in anew],
         recorded=[] if request.twice else _recorded(session, job.id, start.step, last),

@@ -66,6 +66,8 @@ class VerificationWork(Config):
     start: KeptCheckpoint
     steps: int
     twice: bool
+    parts: int = 1
+    """Turns in which the run sampled the responses of a step."""
     anew: list[Part] = Field(default_factory=list)
     """What the run itself did not take over, where the checkpoint is another run's."""
     recorded: list[RecordedStep] = Field(default_factory=list)

@@ -145,7 +145,7 @@ class Supervisor:
             attempt=self._claim.lease.attempt,
             checkpoint=self._claim.checkpoint,
             threads=threads,
-            parts=1 if self._claim.microbatch_size is None else 2,
+            parts=self._claim.parts,
         )
         if self._claim.inherited is not None:
             arguments += [word for part in self._claim.inherited.anew for word in ("--anew", part)]

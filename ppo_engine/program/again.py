@@ -130,6 +130,7 @@ def _options(work: VerificationWork, place: Place, source: Path, out: RunDir) ->
         anew=frozenset(work.anew),
         threads=work.config.resources.threads or place.threads,
         prune=False,
+        parts=work.parts,
         egress=place.egress,
     )
 

@@ -20,10 +20,12 @@ from jobs import service
 from jobs.auth import LOCAL
 from jobs.db import Database
 from jobs.lifecycle import record_checkpoint, record_rollback, record_started, record_step, succeed
-from jobs.tables import Base, Errand, JobMetrics, JobSample
+from jobs.tables import Base, Errand, Job, JobMetrics, JobSample
+from jobs.verifying import ask_verification
 from ppo_engine.events import CheckpointSaved, Event, Started, StepDone
 from ppo_engine.program.run import Run, RunOptions
 from ppo_engine.rundir import RunDir
+from ppo_engine.verification import VerificationWork
 from tests.support.attempts import BOB, claimed, rolled_back, submitted
 from tests.support.databases import copy_sqlite
 from tests.support.errand_desk import alive, desk
@@ -243,6 +245,16 @@ def test_what_cannot_be_replayed_is_refused(trained: Trained) -> None:
     db = trained.app.context.db
     for job_id in (submitted(db, BOB), "job_x"):
         assert trained.app.post(f"/v1/jobs/{job_id}/verify-resume", json={}).status_code == 404
+
+
+def test_a_run_that_ran_out_of_memory_is_replayed_in_as_many_turns(trained: Trained) -> None:
+    db = trained.app.context.db
+    with db.transaction() as session:
+        session.execute(sa.update(Job).where(Job.id == trained.id).values(microbatch_size=1))
+    ask_verification(db, LOCAL, trained.id, {"step": 4, "steps": 1})
+    with db.read() as session:
+        asked = VerificationWork.model_validate(session.scalars(sa.select(Errand.request)).one())
+    assert (asked.parts, asked.config.microbatch_size) == (2, 1)
 
 
 def test_what_came_before_a_rollback_is_not_replayed(sqlite_app: App) -> None:
