@@ -76,6 +76,14 @@ class LeaseKeeper:
         """Time since the last heartbeat that succeeded was sent."""
         return now() - self._renewed_at
 
+    def require(self) -> None:
+        """Before what cannot be undone: raise LeaseLost unless the lease can still be trusted.
+
+        The threads may not know yet, if the whole process was stopped.
+        """
+        if self.lost or self.age_seconds > self._fence_seconds:
+            raise LeaseLost("another attempt may have the job")
+
     def _beat_until_closed(self) -> None:
         wait_seconds = self._heartbeat_seconds
         while not self._closed.wait(wait_seconds):

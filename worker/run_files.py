@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -17,22 +19,33 @@ log = logging.getLogger(__name__)
 
 _TRASH = ".trash-"
 _CORRUPT = ".corrupt-"
+_STEP_AND_ATTEMPT = re.compile(r"step-\d{8}-(\d+)")
 
 
-def prepare(run_dir: RunDir, config: TrainConfig, *, kept: Collection[str]) -> None:
+def prepare(run_dir: RunDir, config: TrainConfig, *, attempt: int, kept: Collection[str]) -> None:
     """Create the directory with `spec.json` in it, and clear away what a crash left; raises OSError.
+
+    Only what attempts before this one left: a worker that was stopped on its way here, past its lease, comes after
+    another attempt has begun or even ended, and knows none of its checkpoints.
 
     Args:
         kept: the checkpoint folders that the database knows. Others were never announced, or were to be deleted.
     """
     run_dir.checkpoints.mkdir(parents=True, exist_ok=True)
-    for prefix in (_TRASH, PARTIAL_PREFIX):
-        for left in run_dir.checkpoints.glob(f"{prefix}*"):
-            shutil.rmtree(left, ignore_errors=True)
-    found = (str(folder.relative_to(run_dir.root)) for folder in run_dir.saved_checkpoints())
+    left = [path for path in run_dir.checkpoints.iterdir() if _attempt_of(path.name) < attempt]
+    for path in left:
+        if path.name.startswith((_TRASH, PARTIAL_PREFIX)):
+            shutil.rmtree(path, ignore_errors=True)
+    found = (str(path.relative_to(run_dir.root)) for path in run_dir.saved_checkpoints() if path in left)
     delete_checkpoints(run_dir, [folder for folder in found if folder not in kept])
     text = json.dumps(config.model_dump(mode="json"), sort_keys=True, ensure_ascii=False, indent=1)
     _write_atomically(run_dir.spec, text.encode())
+
+
+def _attempt_of(name: str) -> float:
+    """Which attempt made a checkpoint, whole or not; of what is none, after all of them."""
+    match = _STEP_AND_ATTEMPT.search(name)
+    return math.inf if match is None else int(match[1])
 
 
 def delete_checkpoints(run_dir: RunDir, folders: Iterable[str]) -> None:

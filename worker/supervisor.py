@@ -133,16 +133,19 @@ class Supervisor:
         self._recorder.record_inheritance(self._claim, size)
 
     def _start_engine(self, spare: Spare | None) -> tuple[EngineProcess, EngineLog]:
-        run_files.prepare(self._run_dir, self._claim.config, kept=self._claim.kept)
+        self.keeper.require()
+        attempt = self._claim.lease.attempt
+        run_files.prepare(self._run_dir, self._claim.config, attempt=attempt, kept=self._claim.kept)
+        self.keeper.require()
         engine_log = EngineLog(
-            self._run_dir.log(self._claim.lease.attempt),
+            self._run_dir.log(attempt),
             max_bytes=self._settings.engine_log_bytes,
             secrets=self._settings.engine_secrets(),
         )
         threads = self._claim.spec.resources.threads or self._settings.threads_per_engine
         arguments = self._settings.run_arguments(
             self._run_dir,
-            attempt=self._claim.lease.attempt,
+            attempt=attempt,
             checkpoint=self._claim.checkpoint,
             threads=threads,
             parts=self._claim.parts,

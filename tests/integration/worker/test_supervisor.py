@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from jobs import lifecycle, service
 from jobs.auth import LOCAL
+from jobs.clock import db_time
 from jobs.db import Database
 from jobs.errors import Unavailable
 from jobs.states import JobState
+from jobs.tables import Job
 from tests.support.bench import Bench, error_of
 from tests.support.invariants import check_invariants
 from tests.support.servers import wait_until
@@ -28,6 +31,7 @@ from tests.support.workers import (
     weights_after,
 )
 from worker.shutdown import Shutdown
+from worker.supervisor import Supervisor
 
 pytestmark = pytest.mark.slow
 
@@ -288,6 +292,35 @@ def test_a_long_outage_ends_the_engine_before_the_lease_does(bench: Bench, monke
     thread.join(10)
     job = wait_for_state(bench.db, job_id, JobState.QUEUED)
     assert job.error is None, "given back, and not charged"
+
+
+def succeeded_by_another(bench: Bench, job_id: str, first: Supervisor) -> list[str]:
+    """Let the lease of the first pass, and another end the job; returns the checkpoints."""
+    with bench.db.transaction() as session:
+        session.execute(sa.update(Job).values(lease_expire_time=db_time(-1)))
+    assert lifecycle.reap(bench.db) == [job_id]
+    bench.run()
+    first.run()
+    assert (bench.job(job_id).state, bench.job(job_id).attempt) == (JobState.SUCCEEDED, 2)
+    check_invariants(bench.db)
+    return sorted(path.name for path in bench.run_dir(job_id).checkpoints.iterdir())
+
+
+def test_whoever_comes_late_takes_no_checkpoint_of_a_successor_away(database: Database, tmp_path: Path) -> None:
+    """Stopped between the claim and the first look at the run's directory, and sure of its lease a moment before."""
+    bench = Bench(database, tmp_path)
+    job_id = submit_script(database)
+    kept = succeeded_by_another(bench, job_id, bench.take())
+    assert {"step-00000004-2", "step-00000006-2"} <= set(kept)
+    assert final_weights(bench.run_dir(job_id)) == weights_after(6)
+
+
+def test_whoever_is_not_sure_of_the_lease_starts_nothing(bench: Bench) -> None:
+    job_id = submit_script(bench.db)
+    late = bench.take()
+    late.keeper._renewed_at -= 60
+    assert succeeded_by_another(bench, job_id, late) == ["step-00000004-2", "step-00000006-2"]
+    assert not bench.run_dir(job_id).log(1).exists()
 
 
 def test_an_end_that_cannot_be_written_yet_is_written_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

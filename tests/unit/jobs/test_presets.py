@@ -126,7 +126,7 @@ def test_what_was_overruled_does_not_come_back(preset: str, overrides: dict[str,
     assert parse_spec(stored) == spec
     assert spec_hash(parse_spec(stored)) == spec_hash(spec)
     run = RunDir(tmp_path)
-    run_files.prepare(run, spec.train_config(), kept=[])
+    run_files.prepare(run, spec.train_config(), attempt=1, kept=[])
     assert _read_spec(run.spec) == spec.train_config()
 
 

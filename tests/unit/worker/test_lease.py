@@ -128,3 +128,16 @@ def test_nothing_happens_after_the_end() -> None:
     with keeper(lambda: Wishes(cancel=False), loss, fence_seconds=0.1):
         pass
     assert not loss.wait(0.4)
+
+
+def test_a_lease_that_cannot_be_trusted_is_refused_at_once() -> None:
+    def hang() -> Wishes:
+        raise Unavailable("away")
+
+    keeper(hang, Loss(), fence_seconds=5).require()
+    with pytest.raises(LeaseLost):
+        keeper(hang, Loss(), fence_seconds=5, age=6).require()
+    lost = keeper(hang, Loss(), fence_seconds=5)
+    lost.lost = True
+    with pytest.raises(LeaseLost):
+        lost.require()

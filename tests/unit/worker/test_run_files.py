@@ -36,7 +36,7 @@ def checkpoints(run: RunDir) -> list[str]:
 
 
 def test_the_spec_that_is_written_is_the_spec(run_dir: RunDir) -> None:
-    run_files.prepare(run_dir, CONFIG, kept=KEPT)
+    run_files.prepare(run_dir, CONFIG, attempt=2, kept=KEPT)
     assert TrainConfig.model_validate_json(run_dir.spec.read_text()) == CONFIG
     assert json.loads(run_dir.spec.read_text())["prompts"]["inline"] == ["Grüße"]
     assert [path.name for path in run_dir.root.iterdir() if path.name.startswith(".")] == []
@@ -52,15 +52,23 @@ def test_deleting_and_setting_aside(run_dir: RunDir) -> None:
 
 def test_a_deletion_cut_short_is_finished_at_the_next_start(run_dir: RunDir) -> None:
     (run_dir.checkpoints / "step-00000001-1").rename(run_dir.checkpoints / ".trash-step-00000001-1")
-    run_files.prepare(run_dir, CONFIG, kept=KEPT)
+    run_files.prepare(run_dir, CONFIG, attempt=2, kept=KEPT)
     assert checkpoints(run_dir) == ["step-00000002-1"]
 
 
 def test_checkpoints_that_the_database_does_not_know_are_cleared_away(run_dir: RunDir) -> None:
     for name in (".partial-step-00000003-1-77", "step-00000003-1", ".corrupt-step-00000004-1"):
         (run_dir.checkpoints / name).mkdir()
-    run_files.prepare(run_dir, CONFIG, kept=KEPT[1:])
+    run_files.prepare(run_dir, CONFIG, attempt=2, kept=KEPT[1:])
     assert checkpoints(run_dir) == [".corrupt-step-00000004-1", "step-00000002-1"]
+
+
+def test_what_a_later_attempt_made_is_not_cleared_away(run_dir: RunDir) -> None:
+    later = {".partial-step-00000004-2-77", ".trash-step-00000003-2", "step-00000003-2", "step-00000003-11"}
+    for name in later:
+        (run_dir.checkpoints / name).mkdir()
+    run_files.prepare(run_dir, CONFIG, attempt=2, kept=[])
+    assert set(checkpoints(run_dir)) == later
 
 
 @pytest.mark.parametrize(
