@@ -16,7 +16,7 @@ export MPLCONFIGDIR := $(CURDIR)/.venv/cache/matplotlib
 export BUF_CACHE_DIR := $(CURDIR)/.venv/cache/buf
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check robustness fuzz static proto proto-baseline docs up tensorboard bench audit clean
+.PHONY: help setup demo test check robustness faults histories fuzz static proto proto-baseline docs up tensorboard bench audit clean
 
 help: ## List these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,10 +43,20 @@ test: setup static ## Run all tests, real Postgres and Redis included
 check: setup static ## Format, lint, types, import rules and the fast tests: about a minute
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST) -m "not slow"
 
-robustness: setup ## Inject every fault as often as the targets say: up to 20 minutes, writes docs/reliability.md (PPO_FAULT_SEED=... replays)
-	$(TEST_ENV) PPO_FAULT_COUNTS=full PPO_FAULT_TABLE=fault-table.json $(BIN)/python -m pytest -q --timeout 1200 tests/robustness
-	@cp fault-table.json docs/faults.json
+robustness: setup ## Inject every fault as often as the targets say: 20 minutes, writes docs/reliability.md (PPO_FAULT_SEED=... replays)
+	@$(MAKE) --no-print-directory -j2 faults histories
+	@cp var/fault-table.json docs/faults.json
 	@$(BIN)/python docs/generate.py
+
+FULL := PPO_FAULT_COUNTS=full $(TEST_ENV) $(BIN)/python -m pytest -q --timeout 1500
+HISTORIES := tests/robustness/test_repository_machine.py
+
+faults: setup
+	@mkdir -p var
+	PPO_FAULT_TABLE=var/fault-table.json $(FULL) --ignore $(HISTORIES) tests/robustness
+
+histories: setup
+	$(FULL) $(HISTORIES)
 
 fuzz: setup ## Send both doors random requests for some minutes (EXAMPLES=200 for each operation)
 	$(TEST_ENV) PPO_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 tests/integration/api/test_fuzz_http.py tests/integration/api/test_fuzz_grpc.py
