@@ -82,6 +82,8 @@ REPORTS: dict[str, Write] = {
     ),
     "discard": lambda db, lease, job: discard_checkpoint(db, lease, checkpoint(job.step, lease.attempt).path),
 }
+GIVES_UP = {"discard", "roll back"}
+"""Take checkpoints away, whoever waits for them."""
 CHARGED: dict[str, Write] = {
     "fail": lambda db, lease, _: fail(db, lease, ERROR),
     "try again": lambda db, lease, _: requeue(db, lease, error=ERROR, charge=True),
@@ -125,6 +127,8 @@ class Repository(RuleBasedStateMachine):
         self.leases: dict[str, list[Lease]] = {}
         self.charges: Counter[str] = Counter()
         self.ends: dict[str, JobState] = {}
+        self.given_up: set[tuple[str, int]] = set()
+        """Checkpoints that were damaged or rolled back. A fork that waits for one is told, or was handed it."""
         self.keys: dict[str, tuple[int, str]] = {}
         """The spec's variant and the job of each idempotency key."""
         self.outbox = OutboxHistory(self.db)
@@ -140,6 +144,11 @@ class Repository(RuleBasedStateMachine):
     def job(self, job_id: str) -> Job:
         with self.db.read() as session:
             return session.get_one(Job, job_id)
+
+    def checkpoints(self) -> set[tuple[str, int]]:
+        with self.db.read() as session:
+            saved = session.execute(sa.select(JobCheckpoint.job_id, JobCheckpoint.step))
+            return {(job_id, step) for job_id, step in saved}
 
     def open_jobs(self) -> list[str]:
         return [job_id for job_id in self.leases if job_id not in self.ends]
@@ -294,7 +303,9 @@ class Repository(RuleBasedStateMachine):
     def report(self, which: int, age: int, name: str, fault: str | None) -> None:
         job_id = self.pick(which, held=True)
         if job_id is not None:
-            self.write(job_id, self.claimed(job_id, age), REPORTS[name], fault)
+            before = self.checkpoints()
+            if self.write(job_id, self.claimed(job_id, age), REPORTS[name], fault) and name in GIVES_UP:
+                self.given_up |= before - self.checkpoints()
 
     @rule(which=WHICH, age=AGES, name=st.sampled_from([*ENDS, *SURVIVED * 3]), fault=FAULTS)
     def end(self, which: int, age: int, name: str, fault: str | None) -> None:
@@ -359,8 +370,7 @@ class Repository(RuleBasedStateMachine):
         check_invariants(self.db)
         with self.db.read() as session:
             jobs = list(session.scalars(sa.select(Job)))
-            saved = session.execute(sa.select(JobCheckpoint.job_id, JobCheckpoint.step))
-            kept = {tuple(row) for row in saved}
+        known = self.checkpoints() | self.given_up
         assert {job.id for job in jobs} == set(self.leases), "jobs that nobody submitted, or lost ones"
         for job in jobs:
             assert job.attempt == len(self.leases[job.id]), f"{job.id} attempts that nobody claimed"
@@ -370,7 +380,7 @@ class Repository(RuleBasedStateMachine):
             if job.state in TERMINAL:
                 self.ends[job.id] = job.state
             if job.pinned_job_id is not None and job.pinned_job_id in self.leases:
-                assert (job.pinned_job_id, job.parent_step) in kept, f"{job.id} has lost the checkpoint it begins with"
+                assert (job.pinned_job_id, job.parent_step) in known, f"{job.id} has lost the checkpoint it begins with"
         self.outbox.check()
         self.errands.check()
 
