@@ -56,7 +56,7 @@ faults: setup
 	PPO_FAULT_TABLE=var/fault-table.json $(FULL) --ignore $(HISTORIES) tests/robustness
 
 histories: setup
-	$(FULL) $(HISTORIES)
+	$(FULL) -n 2 $(HISTORIES)
 
 fuzz: setup ## Send both doors random requests for some minutes (EXAMPLES=200 for each operation)
 	$(TEST_ENV) PPO_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q --timeout 0 tests/integration/api/test_fuzz_http.py tests/integration/api/test_fuzz_grpc.py
