@@ -11,7 +11,7 @@ import pytest
 from tests.support.fault_runs import settle
 from tests.support.fault_table import count, row
 from tests.support.source_tree import ROOT
-from tests.support.workers import Stack, submit_script
+from tests.support.workers import LONG_LEASE, Stack, submit_script
 
 pytestmark = pytest.mark.slow
 
@@ -24,8 +24,8 @@ def test_a_wall_clock_that_jumps_costs_no_attempt(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "tests/support/jumping_clock"), str(ROOT)]))
     table = row(f"a worker's wall clock jumps by an hour, {installed.database}")
     for _ in range(2):
-        installed.start_worker(slots=2)
-    # Longer than a lease of 4 s, so that it has to be renewed.
+        installed.start_worker(slots=2, **LONG_LEASE)
+    # Long enough for a jump each way, by far more than a lease.
     jobs = [submit_script(installed.db, steps=20, step_seconds=0.25) for _ in range(count(2, 12))]
     settle(installed, jobs, table, once=True, steps=20)
     seen = notes.read_text().split()

@@ -134,7 +134,7 @@ def test_without_a_fence_a_thawed_worker_writes_over_its_successor(sqlite_url: s
     with stack(tmp_path / "home", sqlite_url) as installed:
         watch(installed.db)
         workers = [start_unfenced(installed, name) for name in ("a", "b")]
-        job_id = submit_script(installed.db, steps=20, step_seconds=0.05)
+        job_id = submit_script(installed.db, steps=100, step_seconds=0.05)
         wait_for_step(installed.db, job_id, 5)
         (engine,) = engine_pids(installed.run_dir(job_id))
         frozen = next(worker for worker in workers if parent_of(engine) == worker.pid)

@@ -13,7 +13,7 @@ from jobs.auth import LOCAL
 from jobs.states import JobState
 from tests.support.invariants import check_invariants
 from tests.support.servers import Redis, wait_until
-from tests.support.workers import Stack, stack, submit_script, wait_for_state
+from tests.support.workers import LONG_LEASE, Stack, stack, submit_script, wait_for_state
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def run_all(installed: Stack, jobs: list[str]) -> None:
 def test_without_its_broker_a_worker_still_works(sqlite_url: str, own_redis: Redis, tmp_path: Path) -> None:
     with stack(tmp_path / "home", sqlite_url, own_redis.url) as installed:
         jobs = [submit_script(installed.db) for _ in range(3)]
-        worker = installed.start_worker(poll_seconds=60)
+        worker = installed.start_worker(poll_seconds=60, **LONG_LEASE)
         relay = installed.start_relay()
         run_all(installed, jobs)
         # The poll that found those jobs comes once a minute: only a wake-up can start the next one in time.

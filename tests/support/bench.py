@@ -12,7 +12,7 @@ from jobs.auth import LOCAL
 from jobs.db import Database
 from jobs.views import JobView
 from ppo_engine.rundir import RunDir
-from tests.support.workers import quick_settings
+from tests.support.workers import LONG_LEASE, quick_settings
 from worker.gauges import Gauges
 from worker.lease import now
 from worker.shutdown import Shutdown
@@ -31,7 +31,7 @@ class Bench:
 
     def take(self) -> Supervisor:
         sent_at = now()
-        settings = quick_settings(self.home, "sqlite:///unused.db", **self.settings)
+        settings = quick_settings(self.home, "sqlite:///unused.db", **{**LONG_LEASE, **self.settings})
         claim = lifecycle.claim(self.db, worker_id="bench", queues=["default"], lease_seconds=settings.lease_seconds)
         assert claim is not None, "nothing to claim"
         return Supervisor(

@@ -109,7 +109,7 @@ def test_a_worker_that_ends_gives_it_back(bench: Bench) -> None:
     thread.start()
     wait_until(lambda: bench.see(errand_id).state is ErrandState.RUNNING, 60, lambda: "it is not taken")
     bench.shutdown.request()
-    thread.join(10)
+    thread.join(60)
     view = bench.see(errand_id)
     assert (view.state, view.tries) == (ErrandState.WAITING, 0)
     assert not bench.desk().do_next(), "a worker that ends takes nothing"
@@ -123,7 +123,7 @@ def test_one_whose_lease_is_lost_writes_nothing(bench: Bench) -> None:
     with bench.db.transaction() as session:
         session.execute(sa.update(Errand).values(lease_expire_time=Errand.create_time))
     assert tidy_errands(bench.db) == 1
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     view = bench.see(errand_id)
     assert (view.state, view.tries, bench.count("lease_lost")) == (ErrandState.WAITING, 1, 1)

@@ -37,11 +37,11 @@ def bench(sqlite_url: str, tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_a_pause_ends_with_a_checkpoint_and_the_resumed_run_as_if_there_had_been_none(bench: Bench) -> None:
-    job_id = submit_script(bench.db, steps=40, step_seconds=0.05)
+    job_id = submit_script(bench.db, steps=40, step_seconds=0.15)
     thread = bench.start()
     wait_for_step(bench.db, job_id, 3)
     service.pause(bench.db, LOCAL, job_id)
-    thread.join(10)
+    thread.join(60)
     job = bench.job(job_id)
     assert (job.state, job.stop_reason, job.attempt) == (JobState.PAUSED, "user_pause", 1)
     assert 3 <= job.progress.step == job.last_checkpoint_step < 40
@@ -57,7 +57,7 @@ def test_a_pause_of_an_engine_that_does_not_listen_costs_only_what_is_not_saved(
     thread = bench.start()
     wait_for_step(bench.db, job_id, 3)
     service.pause(bench.db, LOCAL, job_id)
-    thread.join(10)
+    thread.join(60)
     job = bench.job(job_id)
     assert (job.state, job.last_checkpoint_step, job.error) == (JobState.PAUSED, 2, None)
     assert "is lost" in service.events(bench.db, LOCAL, job_id)[-1].message
@@ -68,7 +68,7 @@ def test_a_stop_ends_well_with_a_checkpoint_of_the_last_step(bench: Bench) -> No
     thread = bench.start()
     wait_for_state(bench.db, job_id, JobState.RUNNING)
     service.stop(bench.db, LOCAL, job_id)  # before the first step: that one is waited for
-    thread.join(10)
+    thread.join(60)
     job = bench.job(job_id)
     assert (job.state, job.stop_reason, job.error) == (JobState.SUCCEEDED, "user_stop", None)
     assert 1 <= job.progress.step == job.last_checkpoint_step
