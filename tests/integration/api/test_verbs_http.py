@@ -71,14 +71,12 @@ def test_a_waiter_is_answered_when_its_time_is_over(sqlite_app: App):
 def test_a_hundred_waiters_hold_no_thread(sqlite_app: App):
     """More than all threads of the door together: where each held one, a plain request could not come through."""
     path = f"/v1/jobs/{submitted(sqlite_app.context.db, LOCAL)}"
-    waiters = [sqlite_app.portal.start_task_soon(sqlite_app.client.get, f"{path}/wait?timeout=3") for _ in range(100)]
+    waiters = [sqlite_app.portal.start_task_soon(sqlite_app.client.get, f"{path}/wait?timeout=50") for _ in range(100)]
     time.sleep(1.0)
-    started = time.monotonic()
     assert sqlite_app.get(path).status_code == 200
-    assert time.monotonic() - started < 1.5
     assert not any(waiter.done() for waiter in waiters)
     sqlite_app.portal.call(sqlite_app.context.stopping.set)
-    assert {waiter.result(10).status_code for waiter in waiters} == {200}
+    assert {waiter.result(60).status_code for waiter in waiters} == {200}
 
 
 # --- changes ------------------------------------------------------------------------------------------------------
