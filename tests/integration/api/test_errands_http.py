@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,11 +94,9 @@ def test_what_takes_longer_is_fetched_later(sqlite_app: App, home: Path) -> None
 
 
 def test_without_a_worker_it_is_refused_at_once(sqlite_app: App) -> None:
-    start = time.monotonic()
     answer = sqlite_app.post(PATH, json=BODY)
     assert (answer.status_code, answer.json()["code"]) == (503, "no_worker")
     assert "queue `default`" in answer.json()["detail"]
-    assert time.monotonic() - start < 5
 
 
 def test_every_mistake_is_told_at_once(refusing: App) -> None:
